@@ -248,9 +248,8 @@ def _connect(where: Workers) -> Iterator[Any]:
         import ray
     except ModuleNotFoundError:
         raise InputError(
-            "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'",
-            code="missing-package", option="ray_address", package="ray",
-        ) from None  # fmt: skip
+            "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'", code="missing-package", option="ray_address"
+        ) from None
     if ":" in address:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -261,8 +260,10 @@ def _connect(where: Workers) -> Iterator[Any]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(
             f"--ray-address {address}: {str(error).splitlines()[0]}",
-            code="unreachable", option="ray_address", value=address,
-        ) from None  # fmt: skip
+            code="unreachable",
+            option="ray_address",
+            value=address,
+        ) from None
     if not faults:
         faulthandler.disable()  # Ray enables it, which replaces Java's handlers
     signal.signal(signal.SIGTERM, handler)  # Ray replaces it, here and at the end
@@ -282,8 +283,10 @@ def _check_reachable(address: str) -> None:
         raise InputError(
             f"--ray-address {address}: cannot connect ({error}); start a cluster with `ray start --head`, which prints "
             "its address",
-            code="unreachable", option="ray_address", value=address,
-        ) from None  # fmt: skip
+            code="unreachable",
+            option="ray_address",
+            value=address,
+        ) from None
 
 
 def _result(ray: Any, reference: Any) -> Any:
@@ -303,5 +306,6 @@ def _result(ray: Any, reference: Any) -> Any:
         reason = next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0]
         raise HybridError(
             f"a process of the Ray cluster ended {RETRIES + 1} times ({reason}); {_LESS_MEMORY}",
-            code="worker-ended", count=RETRIES + 1,
-        ) from None  # fmt: skip
+            code="worker-ended",
+            count=RETRIES + 1,
+        ) from None

@@ -138,21 +138,27 @@ def log_to(path: Path | None) -> None:
     if kind := special(path):
         raise InputError(
             f"--log-file {path}: is {kind}, not a regular file; pass another path",
-            code="not-a-regular-file", option="log_file", path=path,
-        )  # fmt: skip
+            code="not-a-regular-file",
+            option="log_file",
+            path=path,
+        )
     try:
         if path.exists() and not _is_log(path):
             raise InputError(
                 f"--log-file {path}: exists and is not a log of hybrid; pass another path",
-                code="foreign-file", option="log_file", path=path,
-            )  # fmt: skip
+                code="foreign-file",
+                option="log_file",
+                path=path,
+            )
         with path.open("a", encoding="utf-8"):
             _log.set(path)
     except OSError as error:
         raise InputError(
             f"--log-file {path}: {(error.strerror or str(error)).lower()}; pass another path",
-            code="not-writable", option="log_file", path=path,
-        ) from None  # fmt: skip
+            code="not-writable",
+            option="log_file",
+            path=path,
+        ) from None
 
 
 def _is_log(path: Path) -> bool:

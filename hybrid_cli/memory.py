@@ -18,9 +18,13 @@ _MIB = 1 << 20
 CGROUP = Path("/sys/fs/cgroup")
 # Messages of PyTorch, FAISS and mmap, and of an import.
 _EXHAUSTED = (
-    "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
     "failed to map segment",
-)  # fmt: skip
+)
 
 
 def address_limit() -> int | None:
@@ -60,8 +64,10 @@ def require(needed: int, purpose: str, remedy: str = "") -> None:
             raise HybridError(
                 f"not enough memory: {purpose} needs about {format_bytes(needed)} more, and {name} leaves "
                 f"{format_bytes(free)}; {advice}{f', or {remedy}' if remedy else ''}",
-                code="no-memory", needed=needed, free=free, remedy=remedy,
-            )  # fmt: skip
+                code="no-memory",
+                free=free,
+                remedy=remedy,
+            )
 
 
 def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> None:
@@ -82,8 +88,9 @@ def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> No
         raise HybridError(
             f"not enough disk space: {purpose} needs about {format_bytes(needed - written)} more, and {folder} has "
             f"{format_bytes(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}",
-            code="no-space", path=folder, needed=needed - written, free=free,
-        )  # fmt: skip
+            code="no-space",
+            path=folder,
+        )
 
 
 def available() -> Iterator[tuple[int, str, str]]:

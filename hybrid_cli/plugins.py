@@ -91,8 +91,13 @@ class Entry:
         where = {"path": self.origin.path} if self.origin.path else {}
         raise InputError(
             f"{self.origin}: '{self.name}' of {self.group} {fault}",
-            code=code, group=self.group, name=self.name, plugin=self.origin.name, **where, **fields,
-        )  # fmt: skip
+            code=code,
+            group=self.group,
+            name=self.name,
+            plugin=self.origin.name,
+            **where,
+            **fields,
+        )
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -311,8 +316,9 @@ def load(path: str | Path) -> None:
         ):
             raise InputError(
                 f"{path}: registers nothing; call hybrid_cli.plugins.register(GROUP, NAME, OBJECT)",
-                code="plugin-empty", path=path,
-            )  # fmt: skip
+                code="plugin-empty",
+                path=path,
+            )
     except (Exception, SystemExit) as error:
         _unload(origin, module)
         if isinstance(error, InputError):
@@ -465,7 +471,7 @@ def _target_of(value: Any) -> Lazy:
 def _import_failure(what: str, error: BaseException, **fields: object) -> InputError:
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
     at = f" in line {fields['line']}" if fields.get("line") else ""
-    return InputError(f"{what} fails{at} ({reason}); {_REMEDY}", code="plugin-import", reason=reason, **fields)
+    return InputError(f"{what} fails{at} ({reason}); {_REMEDY}", code="plugin-import", **fields)
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:

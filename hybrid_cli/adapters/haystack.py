@@ -46,13 +46,17 @@ class HybridRetriever:
         self.warm_up()
         assert self._index is not None
         hits = self._index.search(query, top_k or self.top_k, self.filter, self.min_probability)
-        return {"documents": [
-            Document(
-                id=hit["docid"], content=hit.get("text") or "", score=hit["score"],
-                meta={name: value for name, value in hit.items() if name not in ("qid", "text", "score", "docid")},
-            )
-            for hit in hits.iter_rows(named=True)
-        ]}  # fmt: skip
+        return {
+            "documents": [
+                Document(
+                    id=hit["docid"],
+                    content=hit.get("text") or "",
+                    score=hit["score"],
+                    meta={name: value for name, value in hit.items() if name not in ("qid", "text", "score", "docid")},
+                )
+                for hit in hits.iter_rows(named=True)
+            ]
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component as Haystack stores it in a pipeline."""

@@ -41,8 +41,9 @@ class HybridRetriever(BaseRetriever):
         hits = self._index.search(query, self.k, self.filter, self.min_probability)
         return [
             Document(
-                id=hit["docid"], page_content=hit.get("text") or "",
+                id=hit["docid"],
+                page_content=hit.get("text") or "",
                 metadata={name: value for name, value in hit.items() if name not in ("qid", "text")},
             )
             for hit in hits.iter_rows(named=True)
-        ]  # fmt: skip
+        ]

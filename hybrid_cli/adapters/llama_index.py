@@ -32,10 +32,11 @@ class HybridRetriever(BaseRetriever):  # type: ignore[misc]  # mypy does not see
         return [
             NodeWithScore(
                 node=TextNode(
-                    id_=hit["docid"], text=hit.get("text") or "",
+                    id_=hit["docid"],
+                    text=hit.get("text") or "",
                     metadata={name: value for name, value in hit.items() if name not in ("qid", "text", "score")},
                 ),
                 score=hit["score"],
             )
             for hit in hits.iter_rows(named=True)
-        ]  # fmt: skip
+        ]

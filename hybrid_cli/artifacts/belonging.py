@@ -57,10 +57,15 @@ def belongs_together(
         given = None if queries is True else queries
         _refuse_other_sources(runs, lineage.queries_of if given is None else _texts_of, given, "queries")
     _refuse_other_sources(runs, lineage.corpus_of, corpus, "corpus")
-    _refuse_other_documents([
-        *([] if corpus is None else [_Indexed.of_corpus(corpus)]),
-        *(_Indexed(path, corpora_of_shards(shards), _only_corpus(shards)) for path, shards in (indexes or {}).items()),
-    ])  # fmt: skip
+    _refuse_other_documents(
+        [
+            *([] if corpus is None else [_Indexed.of_corpus(corpus)]),
+            *(
+                _Indexed(path, corpora_of_shards(shards), _only_corpus(shards))
+                for path, shards in (indexes or {}).items()
+            ),
+        ]
+    )
 
 
 def _texts_of(run: Path) -> Source | None:
@@ -85,8 +90,10 @@ def _refuse_other_sources(
         problem = f"{run}: has other {what} ({source.path}) than {first}"
         raise InputError(
             f"{problem} ({other.path}); {_USE}" if given is None else f"{problem}; {_USE}",
-            code=f"other-{what}", path=run, other=first,
-        )  # fmt: skip
+            code=f"other-{what}",
+            path=run,
+            other=first,
+        )
 
 
 @dataclass(frozen=True)
@@ -194,8 +201,11 @@ def check_common(queries: Mapping[Path, pl.Series]) -> None:
     if everywhere < _FEW * len(counts):
         console.warn(
             f"only {everywhere:,} of {len(counts):,} queries are in all {len(given)} runs",
-            code="few-common-queries", count=everywhere, queries=len(counts), runs=len(given),
-        )  # fmt: skip
+            code="few-common-queries",
+            count=everywhere,
+            queries=len(counts),
+            runs=len(given),
+        )
 
 
 def _same_texts(one: lineage.Source, other: lineage.Source) -> bool:

@@ -48,31 +48,38 @@ def check_replaceable(
     if special or (foreign and not compare and path.is_dir() and not is_empty_folder(path)):
         raise InputError(
             f"{path}: not a regular file, and --overwrite replaces files only; name another output",
-            code="not-a-regular-file", path=path,
-        )  # fmt: skip
+            code="not-a-regular-file",
+            path=path,
+        )
     if compare:
         return
     if existing is not None and (foreign or existing.kind != wanted.kind):
         replaced = "files of other tools" if foreign else wanted.kind.phrase
         raise InputError(
             f"{path}: {existing.kind.predicate}; --overwrite replaces {replaced} only; name another output",
-            code="other-kind", path=path, kind=existing.kind, expected=wanted.kind,
-        )  # fmt: skip
+            code="other-kind",
+            path=path,
+            kind=existing.kind,
+            expected=wanted.kind,
+        )
     if existing is None and path.is_dir() and not is_empty_folder(path):
         if (path / MANIFEST).exists():
             raise InputError(
                 f"{path}: is a folder whose {MANIFEST} cannot be read; restore it, remove the folder, or name another",
-                code="damaged-manifest", path=path,
-            )  # fmt: skip
+                code="damaged-manifest",
+                path=path,
+            )
         raise InputError(
             f"{path}: is a folder that hybrid did not write; remove it, or name another",
-            code="foreign-output", path=path,
-        )  # fmt: skip
+            code="foreign-output",
+            path=path,
+        )
     if existing is None and path.is_file() and not foreign and not _suffix(wanted.kind):
         raise InputError(
             f"{path}: is a file that hybrid did not write, and the output is a folder; name another",
-            code="foreign-output", path=path,
-        )  # fmt: skip
+            code="foreign-output",
+            path=path,
+        )
     if path.exists() and not overwrite:
         code, difference, fields = _difference(path, existing, wanted)
         raise InputError(
@@ -85,8 +92,9 @@ def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
     if existing is not None and (name := foreign_file(path, existing)):
         raise InputError(
             f"{path}: {name} is not part of the {existing.kind}; move it, or name another output",
-            code="foreign-file", path=path, file=name,
-        )  # fmt: skip
+            code="foreign-file",
+            path=path,
+        )
 
 
 def _refuse_inside(path: Path) -> None:
@@ -101,8 +109,9 @@ def _refuse_inside(path: Path) -> None:
             if b'"checksum"' in read_bytes(folder / MANIFEST):  # else it belongs to another tool
                 raise InputError(
                     f"{path}: may be a part of an artifact ({error}); name another output",
-                    code="inside-artifact", path=path,
-                ) from None  # fmt: skip
+                    code="inside-artifact",
+                    path=path,
+                ) from None
             continue
         except InputError:
             continue
@@ -110,8 +119,10 @@ def _refuse_inside(path: Path) -> None:
             where = "a part of" if real.relative_to(folder).as_posix() in (whole.files or ()) else "inside"
             raise InputError(
                 f"{path}: is {where} the {whole.kind} {folder}; name an output next to it",
-                code="inside-artifact", path=path, artifact=folder,
-            )  # fmt: skip
+                code="inside-artifact",
+                path=path,
+                artifact=folder,
+            )
 
 
 def target_of(path: Path) -> Path:
@@ -125,9 +136,8 @@ def target_of(path: Path) -> Path:
     for folder in reversed(path.parents):
         if folder.name == ".." and not folder.parent.exists():
             raise InputError(
-                f"{path}: no such folder: {folder.parent}; name another output",
-                code="no-such-folder", path=path, folder=folder.parent,
-            )  # fmt: skip
+                f"{path}: no such folder: {folder.parent}; name another output", code="no-such-folder", path=path
+            )
     try:
         str(path).encode()
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -153,8 +163,10 @@ def check_name(path: Path, kind: Kind) -> None:
     if not path.name.endswith(suffix):
         raise InputError(
             f"{path}: the name must end with {suffix}; the output is of the kind {kind}",
-            code="other-suffix", path=path, expected=suffix,
-        )  # fmt: skip
+            code="other-suffix",
+            path=path,
+            expected=suffix,
+        )
 
 
 def _suffix(kind: Kind) -> str:
@@ -170,13 +182,18 @@ def check_output_path(path: Path, inputs: Mapping[str, Input]) -> None:
         if source_path.resolve().is_relative_to(resolved):
             raise InputError(
                 f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output",
-                code="replaces-input", path=path, role=role, input=source_path,
-            )  # fmt: skip
+                code="replaces-input",
+                path=path,
+                role=role,
+            )
         if source_path.is_dir() and resolved.is_relative_to(source_path.resolve()):
             raise InputError(
                 f"{path}: is inside the input '{role}' ({source_path}), which would change; name another output",
-                code="inside-input", path=path, role=role, input=source_path,
-            )  # fmt: skip
+                code="inside-input",
+                path=path,
+                role=role,
+                input=source_path,
+            )
     _refuse_inside(path)
     folder = next(parent for parent in resolved.parents if parent.exists())
     if not folder.is_dir():
@@ -186,8 +203,9 @@ def check_output_path(path: Path, inputs: Mapping[str, Input]) -> None:
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise InputError(
             f"{folder}: not writable; name another output, or change the permissions of the folder",
-            code="not-writable", path=folder,
-        )  # fmt: skip
+            code="not-writable",
+            path=folder,
+        )
 
 
 def existing_manifest(path: Path) -> Manifest | None:
@@ -302,11 +320,14 @@ def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
         raise InputError(
             f"{path}: hybrid {version} left a checkpoint of an interrupted training, and this is hybrid {this}; resume "
             "it with that version, or pass --overwrite to discard it",
-            code="checkpoint-of-another-version", path=path, version=version,
-        )  # fmt: skip
+            code="checkpoint-of-another-version",
+            path=path,
+            version=version,
+        )
     raise InputError(
         f"{path}: an interrupted training with other options or inputs left a checkpoint: "
         f"{_changes(json.dumps(before), json.dumps(now))}; repeat its command to resume it, or pass --overwrite to "
         "discard it",
-        code="checkpoint-of-another-call", path=path,
-    )  # fmt: skip
+        code="checkpoint-of-another-call",
+        path=path,
+    )

@@ -57,9 +57,11 @@ def corpus_of_examples(path: Path, collection: Path | None = None) -> Path:
     corpus = _unchanged(read_manifest(path, Kind.EXAMPLES), "corpus")
     if corpus is None:
         raise path_error(
-            path, "its corpus is not recorded, or has changed; pass --collection", code="corpus-missing",
-            option="collection"
-        )  # fmt: skip
+            path,
+            "its corpus is not recorded, or has changed; pass --collection",
+            code="corpus-missing",
+            option="collection",
+        )
     return corpus
 
 

@@ -89,14 +89,19 @@ def warn_raters(qrels: Path) -> None:
         console.warn(
             f"{qrels}: {console.counted(judgment=count)} by {', '.join(raters)}, not by people; `evaluate --machine` "
             "corrects their bias with judgments of people",
-            code="machine-judgments", path=qrels, judgments=count, raters=list(raters),
-        )  # fmt: skip
+            code="machine-judgments",
+            path=qrels,
+            judgments=count,
+            raters=list(raters),
+        )
     if is_journal(qrels) and (conflicts := Journal(qrels).conflicts()):
         console.warn(
             f"{qrels}: people give different grades to {console.counted(hit=conflicts)}; the last grade counts, and "
             f"`judge --adjudicate {qrels}` settles them",
-            code="conflicting-judgments", path=qrels, conflicts=conflicts,
-        )  # fmt: skip
+            code="conflicting-judgments",
+            path=qrels,
+            conflicts=conflicts,
+        )
 
 
 @dataclass(frozen=True)
@@ -144,18 +149,22 @@ class BothJudged:
             console.warn(
                 f"{command}: both people and machine judged {console.counted(query=len(both))}; no correction is "
                 f"possible with fewer than {LEAST_QUERIES}",
-                code="no-correction", queries=len(both), needed=LEAST_QUERIES,
-            )  # fmt: skip
+                code="no-correction",
+                queries=len(both),
+                needed=LEAST_QUERIES,
+            )
         elif grades.n_unique() == 1:
             console.warn(
                 f"{machine}: every grade is {grades[0]}, which says nothing",
-                code="one-grade", path=machine, grade=grades[0],
-            )  # fmt: skip
+                code="one-grade",
+                path=machine,
+                grade=grades[0],
+            )
         if unsearched := len(rest) - len(others):
             console.warn(
                 f"{command}: no run has hits for {unsearched:,} queries that the machine judged, which are left out",
-                code="queries-without-hits", queries=unsearched,
-            )  # fmt: skip
+                code="queries-without-hits",
+            )
         return cls(people, of_machine, both.to_list(), others.to_list())
 
     def of_both(self, command: str) -> pl.DataFrame:
@@ -163,8 +172,9 @@ class BothJudged:
         if left_out := self.people["qid"].n_unique() - len(self.both):
             console.warn(
                 f"{command}: the machine did not judge {left_out:,} queries of people, which are left out",
-                code="queries-without-machine", queries=left_out,
-            )  # fmt: skip
+                code="queries-without-machine",
+                queries=left_out,
+            )
         return self.people.filter(pl.col("qid").is_in(self.both))
 
 
@@ -191,8 +201,10 @@ def missing_split(command: str, collection: Path | None, split: str | None, runs
     whole = Split(collection or found.collection, split or found.name)
     console.note(
         f"{command}: judgments of split {whole.name} of {whole.collection}, with whose queries the runs were searched",
-        code="assumed-split", path=whole.collection, split=whole.name,
-    )  # fmt: skip
+        code="assumed-split",
+        path=whole.collection,
+        split=whole.name,
+    )
     return whole
 
 
@@ -225,8 +237,10 @@ def queries_of_judgments(command: str, qrels: Path, corpora: Iterable[Recorded])
         )
     console.note(
         f"{command}: {qrels} has judgments of split {found[0].name} of {found[0].collection}, which the indexes are of",
-        code="assumed-split", path=found[0].collection, split=found[0].name,
-    )  # fmt: skip
+        code="assumed-split",
+        path=found[0].collection,
+        split=found[0].name,
+    )
     return collections.queries_path(found[0].collection, found[0].name)
 
 
@@ -268,9 +282,7 @@ class Reuse:
 
     def warn(self) -> None:
         """Print a warning."""
-        console.warn(
-            str(self), code="queries-reused", run=self.run, part=str(self.part), count=self.count, queries=self.queries
-        )
+        console.warn(str(self), code="queries-reused", part=str(self.part), count=self.count)
 
 
 def reused(searched: Mapping[str, Path], qrels: Path | None) -> list[Reuse]:

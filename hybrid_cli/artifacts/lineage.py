@@ -180,8 +180,10 @@ def refuse_other_index(run: Path, index: Path) -> None:
     if searched and fingerprint(index) not in searched:
         raise InputError(
             f"{run}: was not searched in {index}; pass its own index, or omit --index",
-            code="other-index", path=run, index=index,
-        )  # fmt: skip
+            code="other-index",
+            path=run,
+            index=index,
+        )
 
 
 def curves(run: Path) -> list[Path]:

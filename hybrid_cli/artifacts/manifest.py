@@ -74,8 +74,9 @@ class Manifest(Record):
             if not role.strip() or "fingerprint" not in source or not {"path", "part", "name"} & set(source):
                 raise InputError(
                     f"input '{role}' needs a role, a fingerprint, and a path, a part or a name",
-                    code="invalid-field", element=role,
-                )  # fmt: skip
+                    code="invalid-field",
+                    element=role,
+                )
             if "\0" in source.get("path", "") + source.get("part", ""):
                 raise InputError(f"input '{role}' has a NUL in its path", code="invalid-field", element=role)
 
@@ -223,8 +224,11 @@ def refuse_missing_plugin(path: Path, group: str, name: object) -> None:
         raise InputError(
             f"{path}: needs '{name}' of {group}, and was made with the plugin {', '.join(made_with)}; install the "
             "package, or pass the file with --plugin",
-            code="missing-plugin", path=path, group=group, name=name, plugins=made_with,
-        )  # fmt: skip
+            code="missing-plugin",
+            path=path,
+            name=name,
+            plugins=made_with,
+        )
 
 
 @contextmanager

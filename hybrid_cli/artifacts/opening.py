@@ -165,7 +165,7 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
     kinds = [read_manifest(path).kind for path in paths]
     if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
         problem = f"{', '.join(map(str, paths))}: exact search needs one or more dense indexes, and at most one lexical"
-        raise InputError(f"{problem} index", code="needs-indexes", paths=paths, kinds=kinds)
+        raise InputError(f"{problem} index", code="needs-indexes")
     limit_threads(options.threads)
     opened: list[LexicalIndex | DenseIndex] = [
         open_lexical(path, options.k1, options.b, device=options.device, threads=options.threads)
@@ -218,7 +218,7 @@ def open_lexical(
 
     Raises:
         InputError: not a lexical index, or its encoder is missing or has changed.
-    """  # fmt: skip
+    """
     manifest = read_manifest(folder, Kind.LEXICAL_INDEX)
     steps = quantization(manifest)
     if steps is None:
@@ -261,7 +261,7 @@ def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, devic
 
     Raises:
         InputError: the encoder is missing or has changed.
-    """  # fmt: skip
+    """
     from hybrid_cli.encoders.sparse import load_sparse
 
     model_folder = find_model(folder, manifest) if model is None else resolve(model)

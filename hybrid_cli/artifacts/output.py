@@ -251,8 +251,10 @@ class Output:
         disk.remove(self.partial)
         console.note(
             f"{self.manifest.stage}: {self.path} is up to date",
-            code="up-to-date", stage=self.manifest.stage, path=self.path,
-        )  # fmt: skip
+            code="up-to-date",
+            stage=self.manifest.stage,
+            path=self.path,
+        )
 
     def _with(self, counts: dict[str, Any]) -> Manifest:
         return replace(self.manifest, counts=counts, versions={**self.manifest.versions, **plugins.used_versions()})
@@ -299,16 +301,18 @@ def _acquire_lock(path: Path, target: Path) -> BaseFileLock:
         reason = (error.strerror or str(error)).lower()
         raise InputError(
             f"{path}: no file can be created in {target.parent} ({reason}); name another output",
-            code="not-writable", path=path, folder=target.parent,
-        ) from None  # fmt: skip
+            code="not-writable",
+            path=path,
+        ) from None
     lock = FileLock(file, blocking=False, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
         raise HybridError(
             f"{path}: another hybrid process is writing this output{_holder(file)}; wait for it, or stop it",
-            code="locked", path=path,
-        ) from None  # fmt: skip
+            code="locked",
+            path=path,
+        ) from None
     with suppress(OSError):  # the lock holds without its text, for example on a full disk
         _write_lock(file, os.O_TRUNC, f"{os.getpid()}\n{socket.gethostname()}\n")
     return lock

@@ -469,8 +469,10 @@ class Upload:
                 self.put(name)
             console.note(
                 f"uploaded to {self.url}: {console.counted(file=len(missing))}",
-                code="uploaded", url=self.url, count=len(missing),
-            )  # fmt: skip
+                code="uploaded",
+                url=self.url,
+                count=len(missing),
+            )
         with files.replacing(self.note) as scratch:
             disk.write_text(scratch, json.dumps(_states_of_copies(self.copy)))
 

@@ -26,15 +26,7 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites
-from hybrid_cli.settings.conversion import (
-    bare_type,
-    default_text,
-    is_list,
-    is_mapping,
-    is_pair,
-    json_value,
-    range_text,
-)
+from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, json_value, range_text
 from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
 from hybrid_cli.version import __version__
 
@@ -56,24 +48,28 @@ def _general(kind: Any, *names: str, help: str, metavar: str = "") -> Any:
 
 EVERYWHERE = {
     "config": _general(
-        list[str] | None, "--config", metavar="FILE",
+        list[str] | None,
+        "--config",
+        metavar="FILE",
         help="YAML file of `option: value`, or an experiment of `hybrid presets`; with several, the last takes "
         "precedence, and the command line over all; `no-` before its name unsets a flag.",
     ),
     "plugin": _general(
-        list[str] | None, "--plugin", metavar="FILE",
+        list[str] | None,
+        "--plugin",
+        metavar="FILE",
         help="Python file that adds losses, measures, commands or others (docs/extending.md); it is run.",
     ),
     "quiet": _general(bool, "--quiet", "-q", help="Print only warnings and results."),
-    "verbose": _general(
-        bool, "--verbose", "-v", help="Also print the settings, versions, time and peak memory."
-    ),
+    "verbose": _general(bool, "--verbose", "-v", help="Also print the settings, versions, time and peak memory."),
     "log_file": _general(
-        str | None, "--log-file", metavar="FILE",
+        str | None,
+        "--log-file",
+        metavar="FILE",
         help="Append all messages, with the details of `--verbose`, to a file.",
     ),
     "debug": _general(bool, "--debug", help="Print the traceback of an error."),
-}  # fmt: skip
+}
 DRY_RUN = _general(bool, "--dry-run", help="Check everything, print the settings, and stop.")
 FLAGS, _FILES = ("quiet", "verbose", "debug"), ("config", "plugin", "log_file")  # of `EVERYWHERE`
 _FLAG = Option(False, "")
@@ -422,8 +418,10 @@ def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
     if missing:
         raise InputError(
             f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`",
-            code="missing-option", option=next(iter(missing)), options=list(missing),
-        )  # fmt: skip
+            code="missing-option",
+            option=next(iter(missing)),
+            options=list(missing),
+        )
     return values
 
 

@@ -53,8 +53,10 @@ def parts(path: Path) -> list[Path]:
     if not path.exists():
         raise InputError(
             f"{path}: no such file or folder; a collection is needed",
-            code="no-such-file", path=path, expected=Kind.COLLECTION,
-        )  # fmt: skip
+            code="no-such-file",
+            path=path,
+            expected=Kind.COLLECTION,
+        )
     if path.is_file():
         return [path]
     if (path / layout.CORPUS_FILE).is_file():
@@ -68,8 +70,9 @@ def parts(path: Path) -> list[Path]:
     raise InputError(
         f"{path}: neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; "
         "create a collection with `hybrid prepare`",
-        code="no-corpus", path=path,
-    )  # fmt: skip
+        code="no-corpus",
+        path=path,
+    )
 
 
 def _refuse_other_artifact(path: Path) -> None:
@@ -96,9 +99,11 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
             if docids.null_count:
                 raise InputError(
                     f"{part}, row {row + pc.index(docids.is_null(), True).as_py() + 1}: no docid",
-                    code="missing-value", path=part, row=row + pc.index(docids.is_null(), True).as_py() + 1,
+                    code="missing-value",
+                    path=part,
+                    row=row + pc.index(docids.is_null(), True).as_py() + 1,
                     column="docid",
-                )  # fmt: skip
+                )
             filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in schema.names]
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)
@@ -120,8 +125,11 @@ def check_fields(path: Path, fields: Iterable[str]) -> None:
         if missing := [name for name in fields if name not in present]:
             raise InputError(
                 f"{part}: no field '{missing[0]}'; fields of this corpus: {', '.join(present)}",
-                code="no-such-field", path=part, field=missing[0], choices=present,
-            )  # fmt: skip
+                code="no-such-field",
+                path=part,
+                field=missing[0],
+                choices=present,
+            )
 
 
 def _next(batches: Iterator[pa.RecordBatch], part: Path) -> pa.RecordBatch | None:
@@ -236,8 +244,10 @@ def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:
     if len(docids) and not len(rows):
         raise InputError(
             f"{path}: has no document of the runs or judgments, such as '{docids[0]}'; pass their corpus",
-            code="other-corpus", path=path, id=docids[0],
-        )  # fmt: skip
+            code="other-corpus",
+            path=path,
+            id=docids[0],
+        )
     return rows
 
 
@@ -273,8 +283,11 @@ def tuning_split(path: Path, split: str | None) -> str:
     if len(names) == 1 and names != ["dev"]:
         console.note(
             f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries",
-            code="only-split", option="tune", split=names[0], path=path,
-        )  # fmt: skip
+            code="only-split",
+            option="tune",
+            split=names[0],
+            path=path,
+        )
     return split or (names[0] if len(names) == 1 else "dev")
 
 
@@ -297,8 +310,10 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
     if not path.exists():
         raise InputError(
             f"{path}: no such file or folder; a collection or a {role} file is needed",
-            code="no-such-file", path=path, expected=role,
-        )  # fmt: skip
+            code="no-such-file",
+            path=path,
+            expected=role,
+        )
     if path.is_file():
         if split is not None:
             made = storage.find_record(path)
@@ -306,29 +321,42 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
                 _refuse_other_artifact(path)
             raise InputError(
                 f"{path}: a file has no splits; omit --split {split}",
-                code="option-does-not-apply", path=path, option="split", value=split,
-            )  # fmt: skip
+                code="option-does-not-apply",
+                path=path,
+                option="split",
+                value=split,
+            )
         return path
     present = _splits(path, role)
     if not present:
         _refuse_other_artifact(path)
         raise InputError(
             f"{path}: no {role}.SPLIT.parquet; pass a collection with {role}, or a {role} file",
-            code="no-such-split", path=path, role=role, choices=[],
-        )  # fmt: skip
+            code="no-such-split",
+            path=path,
+            role=role,
+            choices=[],
+        )
     if split is None:
         candidates = [name for name in splits(path) if name in present] or present
         if len(candidates) > 1:
             raise InputError(
                 f"{path}: several splits ({', '.join(present)}); pass --split NAME",
-                code="missing-option", path=path, option="split", choices=present,
-            )  # fmt: skip
+                code="missing-option",
+                path=path,
+                option="split",
+                choices=present,
+            )
         split = candidates[0]
     if split not in present:
         raise InputError(
             f"{path}: no {role} of split '{split}'; splits: {', '.join(present)}",
-            code="no-such-split", path=path, role=role, split=split, choices=present,
-        )  # fmt: skip
+            code="no-such-split",
+            path=path,
+            role=role,
+            split=split,
+            choices=present,
+        )
     return path / f"{role}.{split}.parquet"
 
 
@@ -438,8 +466,11 @@ def _refuse_nulls(frame: pl.DataFrame, names: tuple[str, ...], file: Path) -> No
         if lacking.any():
             raise InputError(
                 f"{file}, row {(lacking.arg_max() or 0) + 1}: no {name}",
-                code="missing-value", path=file, row=(lacking.arg_max() or 0) + 1, column=name,
-            )  # fmt: skip
+                code="missing-value",
+                path=file,
+                row=(lacking.arg_max() or 0) + 1,
+                column=name,
+            )
 
 
 def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
@@ -450,8 +481,11 @@ def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
         row, value = (lost.arg_max() or 0) + 1, grades.filter(lost)[0]
         raise InputError(
             f"{file}, row {row}: relevance {value} is not between {LOWEST} and {HIGHEST}; correct the grade",
-            code="grade-out-of-range", path=file, line=row, value=value,
-        )  # fmt: skip
+            code="grade-out-of-range",
+            path=file,
+            line=row,
+            value=value,
+        )
 
 
 def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
@@ -463,5 +497,8 @@ def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
         again = repeated.filter(pl.struct(key) == pl.struct(key).first())["row"][1]
         raise InputError(
             f"{file}, row {again + 1}: {'/'.join(key)} {name} is repeated; keep one row",
-            code="duplicate-id", path=file, row=again + 1, id=name,
-        )  # fmt: skip
+            code="duplicate-id",
+            path=file,
+            row=again + 1,
+            id=name,
+        )

@@ -45,8 +45,11 @@ def documents(
         raise InputError(
             f"{expansion}: {console.counted(document=len(unknown))} not in {collection} ({unknown[0]}, ...); pass the "
             "expansion of this collection",
-            code="unknown-id", path=expansion, id=unknown[0], count=len(unknown),
-        )  # fmt: skip
+            code="unknown-id",
+            path=expansion,
+            id=unknown[0],
+            count=len(unknown),
+        )
     for batch in collections.documents(collection, batch_rows, fields):
         pairs = zip(batch.column("docid").to_pylist(), batch.column("text").to_pylist(), strict=True)
         texts = pa.array([" ".join([text, *added.get(docid, ())]).strip() for docid, text in pairs], pa.string())

@@ -31,8 +31,11 @@ def random_folds(qids: Set[str], count: int, seed: int) -> Folds:
     if count > len(qids):
         raise InputError(
             f"--folds {count}: more than {console.counted(**{'judged query': len(qids)})}; use fewer folds",
-            code="out-of-range", option="folds", value=count, maximum=len(qids),
-        )  # fmt: skip
+            code="out-of-range",
+            option="folds",
+            value=count,
+            maximum=len(qids),
+        )
     drawn = sorted(qids, key=lambda qid: (draw(seed, qid), qid))
     return [drawn[first::count] for first in range(count)]
 
@@ -50,19 +53,28 @@ def predefined_folds(file: Path, judged: Set[str], unjudged: Set[str]) -> Folds:
             if qid in home:
                 raise InputError(
                     f"{file}: query {qid} is in folds {home[qid]} and {number}; keep it in one",
-                    code="duplicate-id", path=file, id=qid, folds=(home[qid], number),
-                )  # fmt: skip
+                    code="duplicate-id",
+                    path=file,
+                    id=qid,
+                    folds=(home[qid], number),
+                )
             home[qid] = number
     if unknown := home.keys() - judged - unjudged:
         raise InputError(
             f"{file}: unknown: {_counted(unknown)}; select the splits that contain them with --split",
-            code="unknown-id", path=file, id=min(unknown), count=len(unknown),
-        )  # fmt: skip
+            code="unknown-id",
+            path=file,
+            id=min(unknown),
+            count=len(unknown),
+        )
     if missing := judged - home.keys():
         raise InputError(
             f"{file}: judged, but in no fold: {_counted(missing)}; add each to one fold",
-            code="missing-id", path=file, id=min(missing), count=len(missing),
-        )  # fmt: skip
+            code="missing-id",
+            path=file,
+            id=min(missing),
+            count=len(missing),
+        )
     kept = [[qid for qid in fold if qid in judged] for fold in folds]
     if empty := [number for number, fold in enumerate(kept, 1) if not fold]:
         raise InputError(f"{file}: fold {empty[0]} has no judged query", code="empty-fold", path=file, fold=empty[0])
@@ -95,8 +107,10 @@ def _json_folds(file: Path) -> Folds:
     if wrong := mismatch(content, list[list[str]]):
         raise InputError(
             f'{file}: {wrong}; folds are a list of lists of query ids, such as [["301", "302"], ["303"]]',
-            code="folds-form", path=file, **wrong.fields,
-        )  # fmt: skip
+            code="folds-form",
+            path=file,
+            **wrong.fields,
+        )
     return list(content)
 
 
@@ -107,8 +121,11 @@ def _line_folds(file: Path) -> Folds:
         if len(fields) != 2:
             raise InputError(
                 f"{location}: {console.counted(column=len(fields))}; needs query id and fold",
-                code="other-width", **location.fields, found=len(fields), expected=2,
-            )  # fmt: skip
+                code="other-width",
+                **location.fields,
+                found=len(fields),
+                expected=2,
+            )
         folds.setdefault(fields[1], []).append(fields[0])
     numbers = {name: int(name) for name in folds if name.isdecimal() and len(name) < _LONGEST_NUMBER}
     order = sorted(folds, key=lambda name: (numbers.get(name, float("inf")), name))

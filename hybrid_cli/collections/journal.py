@@ -276,8 +276,10 @@ def _parsed(line: bytes, path: Path, number: int) -> Answer:
     if problem:
         raise InputError(
             f"{path}, line {number}: {problem}; a journal has answers: qid, docid, grade, rater",
-            code="not-an-answer", path=path, line=number,
-        )  # fmt: skip
+            code="not-an-answer",
+            path=path,
+            line=number,
+        )
     return Answer(**{name: value for name, value in row.items() if name in _KINDS})
 
 

@@ -77,8 +77,10 @@ def open_judgments(path: Path, rater: str | None = None, settles: bool = False) 
     if path.suffix not in _SUFFIXES:
         raise InputError(
             f"{path}: the name must end with {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}",
-            code="other-suffix", path=path, choices=_SUFFIXES,
-        )  # fmt: skip
+            code="other-suffix",
+            path=path,
+            choices=_SUFFIXES,
+        )
     if path.suffix == SUFFIX:
         return JournalJudgments(Journal.growing(path), rater or NO_RATER, settles)
     return FileJudgments(path, rater)
@@ -239,8 +241,10 @@ def _check_rows(path: Path) -> None:
         if (qid, docid) in seen:
             raise InputError(
                 f"{location}: query {qid} and document {docid} are repeated; keep one of their grades",
-                code="duplicate-id", **location.fields, id=f"{qid} {docid}",
-            )  # fmt: skip
+                code="duplicate-id",
+                **location.fields,
+                id=f"{qid} {docid}",
+            )
         seen.add((qid, docid))
 
 
@@ -249,15 +253,19 @@ def _check_columns(path: Path) -> None:
         raise InputError(
             f"{path}: has a header; judge adds lines of four columns (qid 0 docid relevance), which the header may not "
             "fit. Name a new file, or remove the header of a file in that order",
-            code="has-header", path=path,
-        )  # fmt: skip
+            code="has-header",
+            path=path,
+        )
     for _, line in lines(path):
         if len(line.split("\t") if "\t" in line else line.split()) == 3:
             raise InputError(
                 f"{path}: has lines of three columns (qid docid relevance); judge adds lines of four (qid 0 docid "
                 "relevance), and readers refuse a mixture. Name a new file, or add the column to this one",
-                code="other-width", path=path, found=3, expected=4,
-            )  # fmt: skip
+                code="other-width",
+                path=path,
+                found=3,
+                expected=4,
+            )
 
 
 def _open(path: Path) -> disk.Growing:

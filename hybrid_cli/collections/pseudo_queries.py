@@ -127,8 +127,10 @@ class _PseudoQueries:
         if not texts:
             raise InputError(
                 f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind",
-                code="no-queries", option="pseudo_queries", value=self._form,
-            )  # fmt: skip
+                code="no-queries",
+                option="pseudo_queries",
+                value=self._form,
+            )
         train, dev = self._options.pseudo_train, self._options.pseudo_dev
         dev = min(dev, max(1, len(texts) // _DEV_SHARE) if train else len(texts))
         splits = dict.fromkeys(texts[:dev], DEV) | dict.fromkeys(texts[dev : dev + train], TRAIN)

@@ -154,13 +154,16 @@ def checked_split(name: str) -> str:
         raise InputError(
             f"split '{name}': needs letters, digits, '-', '_' and '.' only, and a letter, a digit or '_' first, such "
             "as train or dev-small",
-            code="invalid-name", split=name,
-        )  # fmt: skip
+            code="invalid-name",
+            split=name,
+        )
     if len(name.encode()) > _LONGEST_SPLIT:
         raise InputError(
             f"split '{name}': a name needs at most {_LONGEST_SPLIT} bytes",
-            code="invalid-name", split=name, limit=_LONGEST_SPLIT,
-        )  # fmt: skip
+            code="invalid-name",
+            split=name,
+            limit=_LONGEST_SPLIT,
+        )
     return name
 
 
@@ -185,8 +188,11 @@ def split_into_passages(source: Source, options: Import) -> Source:
     if stride > size:
         raise InputError(
             f"--passage-stride {stride}: leaves out words; pass at most --split-passages {size}",
-            code="out-of-range", option="passage_stride", value=stride, maximum=size,
-        )  # fmt: skip
+            code="out-of-range",
+            option="passage_stride",
+            value=stride,
+            maximum=size,
+        )
     counts: dict[str, int] = {}
 
     def documents() -> Iterator[Document]:
@@ -296,8 +302,11 @@ def _draw_queries(source: Source, options: Import) -> tuple[dict[str, set[str]],
         raise InputError(
             f"--sample-queries: the collection has no queries of split '{unknown[0]}'; "
             f"splits: {', '.join(sorted(by_split)) or 'none'}",
-            code="no-such-split", option="sample_queries", split=unknown[0], choices=sorted(by_split),
-        )  # fmt: skip
+            code="no-such-split",
+            option="sample_queries",
+            split=unknown[0],
+            choices=sorted(by_split),
+        )
     kept = {
         split: _smallest(qids, options.sample_queries.get(split, len(qids)), options.seed)
         for split, qids in by_split.items()
@@ -316,8 +325,11 @@ def _draw_documents(source: Source, queries: dict[str, set[str]], options: Impor
         raise InputError(
             f"--sample {options.sample}: the queries have {len(relevant):,} relevant documents; use a larger sample, "
             "or fewer queries with --sample-queries SPLIT=N",
-            code="out-of-range", option="sample", value=options.sample, minimum=len(relevant),
-        )  # fmt: skip
+            code="out-of-range",
+            option="sample",
+            value=options.sample,
+            minimum=len(relevant),
+        )
     for docid in source.preferred():
         if len(relevant) >= options.sample:
             break

@@ -153,8 +153,9 @@ class CollectionWriter:
         if not rows:
             raise InputError(
                 f"{self._origin()}: no documents; a collection needs at least one",
-                code="no-documents", path=self._origin(),
-            )  # fmt: skip
+                code="no-documents",
+                path=self._origin(),
+            )
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:
@@ -199,8 +200,10 @@ class CollectionWriter:
             if not judgments:
                 raise InputError(
                     f"{self._origin()}: no judgment of split '{split}' has a document of the corpus and a query",
-                    code="no-judgments", path=self._origin(), split=split,
-                )  # fmt: skip
+                    code="no-judgments",
+                    path=self._origin(),
+                    split=split,
+                )
             columns = {name: [getattr(row, name) for row in judgments] for name in ("qid", "docid", "relevance")}
             self._write_split("qrels", split, columns, Kind.QRELS)
         return {split: len(judgments) for split, judgments in sorted(rows.items())}
@@ -264,9 +267,11 @@ class CollectionWriter:
         if problem is not None and policy == "error":
             raise InputError(
                 f"{problem.first}: {name}: {problem}; fix the file, or {remedy}",
-                code="duplicate-id" if name.startswith("duplicate") else "dangling-judgments", **problem.first.fields,
-                id=problem.examples[0], count=problem.count,
-            )  # fmt: skip
+                code="duplicate-id" if name.startswith("duplicate") else "dangling-judgments",
+                **problem.first.fields,
+                id=problem.examples[0],
+                count=problem.count,
+            )
 
     def _origin(self) -> str:
         return str(next(iter(self.source.files.values()), self.source.name))

@@ -385,7 +385,7 @@ class OwnEncoder:
         kind = read_object(self._file).get("kind", TRANSFORMER) if self._file.exists() else TRANSFORMER
         if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
             reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
-            raise path_error(self.folder, reason, code="unknown-encoder", group="encoders", name=kind)
+            raise path_error(self.folder, reason, code="unknown-encoder", name=kind)
         return str(kind)
 
     @property
@@ -408,11 +408,7 @@ class OwnEncoder:
             problem = "incomplete encoder of two towers; query/ or document/ is missing"
             raise path_error(self.folder, problem, code="damaged")
         modules = enumerate(contract.modules, FIRST_MODULE)
-        return TowerFiles(
-            folder,
-            tuple(Module(kind, folder / f"{number}_{kind}") for number, kind in modules),
-            folder,
-        )
+        return TowerFiles(folder, tuple(Module(kind, folder / f"{number}_{kind}") for number, kind in modules), folder)
 
 
 def stored_encoder(folder: Path, known: Mapping[str, Any] | None = None) -> StoredEncoder:

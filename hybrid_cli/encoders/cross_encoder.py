@@ -314,9 +314,8 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
         )
     if head and new:
         console.note(
-            f"{folder}: has no ranking head; starts with a new one ({first_names(head)})",
-            code="new-head", path=folder, weights=head,
-        )  # fmt: skip
+            f"{folder}: has no ranking head; starts with a new one ({first_names(head)})", code="new-head", path=folder
+        )
 
 
 def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:

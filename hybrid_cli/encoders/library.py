@@ -195,7 +195,7 @@ class LibraryContract:
         title_separator: text between title and body of a document.
         normalize: scale vectors to length 1.
         truncate_dim: number of leading values kept of each vector; None for all.
-    """  # fmt: skip
+    """
 
     query_prefix: str = ""
     doc_prefix: str = ""

@@ -173,8 +173,10 @@ class Reranking:
         if empty := counts.get("queries_without_text"):
             console.warn(
                 f"{console.counted(query=empty)} without text; such hits keep the order of {self.path}",
-                code="queries-without-text", path=self.path, count=empty,
-            )  # fmt: skip
+                code="queries-without-text",
+                path=self.path,
+                count=empty,
+            )
 
 
 def write_scores(path: Path, pairs: pl.DataFrame, model: Reranker, batch_tokens: int | None = None) -> None:

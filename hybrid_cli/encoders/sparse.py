@@ -235,7 +235,7 @@ class TermWeights:
             titles, texts: [n].
             steps: integers per unit of a weight; weights below half a step are dropped.
             batch_tokens: maximum tokens of a batch, padding included.
-        """  # fmt: skip
+        """
         whole = self._whole(titles, texts)
         matrix = _quantized(self._matrix(whole, False, batch_tokens), steps)
         terms = pa.DictionaryArray.from_arrays(pa.array(matrix.indices), self.terms)
@@ -270,7 +270,7 @@ class SparseEncoder(nn.Module, TermWeights):
         fingerprint: hash of the stored weights and of the contract; empty for an encoder built in memory.
         truncated: number of texts cut to the maximum length so far.
         fresh: names of the parts that the checkpoint lacks, from torch's random state.
-    """  # fmt: skip
+    """
 
     def __init__(
         self,

@@ -177,7 +177,7 @@ class TokenWeights(nn.Module):
         Args:
             ids, mask, words: [n, L].
             repeats: a repeated piece has the largest of its weights, or their sum.
-        """  # fmt: skip
+        """
         weights = functional.relu(self.tokens(ids, mask)) * words
         none = weights.new_zeros(len(ids), self.backbone.config.vocab_size)
         return none.scatter_reduce(1, ids, weights, "amax" if repeats == "max" else "sum")

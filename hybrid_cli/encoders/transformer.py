@@ -588,8 +588,10 @@ class TransformerEncoder(nn.Module):
         if query.left_out:
             console.note(
                 f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}",
-                code="heads-skipped", path=folder, heads=query.left_out,
-            )  # fmt: skip
+                code="heads-skipped",
+                path=folder,
+                heads=query.left_out,
+            )
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
         return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
 

@@ -92,8 +92,10 @@ def _refusal(answer: str, problem: str, code: str, limit: float) -> InputError:
     shown = answer if len(answer) <= 100 else f"{answer[:100]}..."
     return InputError(
         f"the regular expression {shown!r} of an answer {problem}; simplify it, or use --answer-match string",
-        code=code, value=answer, limit=limit,
-    )  # fmt: skip
+        code=code,
+        value=answer,
+        limit=limit,
+    )
 
 
 def with_answers(queries: pl.DataFrame) -> pl.DataFrame:

@@ -44,9 +44,12 @@ class Agreement:
         confusion = np.zeros((len(grades), len(grades)), np.int64)
         np.add.at(confusion, (np.searchsorted(grades, ours), np.searchsorted(grades, theirs)), 1)
         return cls(
-            tuple(grades.tolist()), confusion, _kappa(ours, theirs), _kappa(ours, theirs, "quadratic"),
+            tuple(grades.tolist()),
+            confusion,
+            _kappa(ours, theirs),
+            _kappa(ours, theirs, "quadratic"),
             _kappa(ours >= level, theirs >= level),
-        )  # fmt: skip
+        )
 
     @property
     def pairs(self) -> int:
@@ -61,10 +64,14 @@ class Agreement:
     def content(self) -> dict[str, Any]:
         """Return all figures, for JSON."""
         return {
-            "pairs": self.pairs, "same": self.same, "kappa": self.kappa, "weighted_kappa": self.weighted_kappa,
-            "kappa_of_relevance": self.kappa_of_relevance, "grades": list(self.grades),
+            "pairs": self.pairs,
+            "same": self.same,
+            "kappa": self.kappa,
+            "weighted_kappa": self.weighted_kappa,
+            "kappa_of_relevance": self.kappa_of_relevance,
+            "grades": list(self.grades),
             "confusion": self.confusion.tolist(),
-        }  # fmt: skip
+        }
 
 
 def conflicts(judgments: Mapping[str, pl.DataFrame]) -> pl.DataFrame:

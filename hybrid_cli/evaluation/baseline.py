@@ -92,11 +92,13 @@ class Baseline:
         judgments = {qid: _hash([docids, grades]) for qid, docids, grades in judged.iter_rows()}
         queries = {
             qid: StoredQuery(
-                [round(value, _DIGITS) for value in numbers], hits.get(qid, []), judgments.get(qid, ""),
+                [round(value, _DIGITS) for value in numbers],
+                hits.get(qid, []),
+                judgments.get(qid, ""),
                 _hash(texts[qid]) if qid in texts else None,
             )
             for qid, *numbers in rows.iter_rows()
-        }  # fmt: skip
+        }
         return cls(measures, system, queries)
 
     @classmethod

@@ -485,12 +485,7 @@ def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:
     """Count the judged queries (`asked`: their qids), of these the ones with and without hits, and unjudged queries."""
     judged, answered = asked.unique(), run["qid"].unique()
     both = len(answered.filter(answered.is_in(judged.implode())))
-    return {
-        "judged": len(judged),
-        "answered": both,
-        "missing": len(judged) - both,
-        "unjudged": len(answered) - both,
-    }
+    return {"judged": len(judged), "answered": both, "missing": len(judged) - both, "unjudged": len(answered) - both}
 
 
 def mean_of(values: pl.DataFrame, measure: str) -> float:
@@ -525,10 +520,7 @@ def note_ties(name: str, hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequ
     wide = {measure: ends for measure, ends in by_measure.items() if ends[1] - ends[0] > NOTED}
     if wide:
         shown = ", ".join(f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in wide.items())
-        console.note(
-            f"{name}: depends on the order of equal scores: {shown}",
-            code="ties", run=name, measures=list(wide), ranges=wide,
-        )  # fmt: skip
+        console.note(f"{name}: depends on the order of equal scores: {shown}", code="ties", run=name)
 
 
 def ranges(

@@ -65,9 +65,17 @@ class CorrectedMean:
             below, above = _arms(people - weight * machine, weight * others, confidence)
         whole = float(np.concatenate([machine, others]).mean())
         return cls(
-            mean, mean - below, mean + above, own, own - half_of_people, own + half_of_people, whole, weight, count,
+            mean,
+            mean - below,
+            mean + above,
+            own,
+            own - half_of_people,
+            own + half_of_people,
+            whole,
+            weight,
+            count,
             len(others),
-        )  # fmt: skip
+        )
 
     def content(self) -> dict[str, Any]:
         """Return all fields, for JSON."""

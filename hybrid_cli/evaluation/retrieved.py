@@ -53,17 +53,15 @@ def removes_query(judged: Path | None, split: str | None = None, advice: str = "
         console.note(
             f"{judged}: {count:,} queries{f' of {split}' if split else ''} are documents of the corpus; hits with the "
             f"id of their query are removed{advice}",
-            code="queries-in-corpus", path=judged, count=count,
-        )  # fmt: skip
+            code="queries-in-corpus",
+            path=judged,
+            count=count,
+        )
     return bool(count)
 
 
 def retrieved(
-    run: Run,
-    qrels: pl.DataFrame | None,
-    depth: int,
-    remove_query: bool = False,
-    residual: pl.DataFrame | None = None,
+    run: Run, qrels: pl.DataFrame | None, depth: int, remove_query: bool = False, residual: pl.DataFrame | None = None
 ) -> Retrieved:
     """Collect hits of a run.
 

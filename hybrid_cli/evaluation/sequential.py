@@ -53,9 +53,14 @@ class Evidence:
         """
         low, high = _bound(differences), -_bound(-differences)
         return cls(
-            baseline, len(differences), float(differences.mean()) if len(differences) else 0.0,
-            _probability(differences), low, high, None if low > 0 or high < 0 else _more(differences),
-        )  # fmt: skip
+            baseline,
+            len(differences),
+            float(differences.mean()) if len(differences) else 0.0,
+            _probability(differences),
+            low,
+            high,
+            None if low > 0 or high < 0 else _more(differences),
+        )
 
     @classmethod
     def stored(cls, content: Mapping[str, Any]) -> Evidence:

@@ -117,12 +117,7 @@ In the request `query.json`, names stand for the text, the terms and the vectors
 
 
 def _note(
-    engine: Engine,
-    fusion: Fusion,
-    translation: Translation,
-    files: Sequence[str],
-    loss: Loss | None,
-    reranked: bool,
+    engine: Engine, fusion: Fusion, translation: Translation, files: Sequence[str], loss: Loss | None, reranked: bool
 ) -> str:
     """Return the note of an export.
 

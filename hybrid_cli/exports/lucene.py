@@ -327,10 +327,7 @@ def _processor(near: Nearest) -> tuple[str, dict[str, Any]]:
         combination = {"technique": "rrf", "rank_constant": near.constant, **weights}
         return "score-ranker-processor rrf", {"score-ranker-processor": {"combination": combination}}
     technique = {"minmax": "min_max", "l2": "l2", "zscore": "z_score"}[near.kind]
-    definition = {
-        "normalization": {"technique": technique},
-        "combination": {"technique": "arithmetic_mean", **weights},
-    }
+    definition = {"normalization": {"technique": technique}, "combination": {"technique": "arithmetic_mean", **weights}}
     return f"normalization-processor {technique}", {"normalization-processor": definition}
 
 

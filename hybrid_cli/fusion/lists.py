@@ -72,8 +72,8 @@ class Lists:
             listed = ", ".join(f"{name} {hits:,}" for name, hits in zip(names, self.longest, strict=True))
             console.note(
                 f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths",
-                code="list-lengths", hits=dict(zip(names, self.longest, strict=True)),
-            )  # fmt: skip
+                code="list-lengths",
+            )
 
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
@@ -188,9 +188,7 @@ def refuse_infinite(scores: np.ndarray, number: int) -> None:
     """Refuse exact scores of list `number`, from 0, that are not finite."""
     if not np.isfinite(scores).all():
         raise InputError(
-            f"some exact scores of list {number + 1} are not finite; rebuild its index",
-            code="values-not-finite",
-            list=number + 1,
+            f"some exact scores of list {number + 1} are not finite; rebuild its index", code="values-not-finite"
         )
 
 
@@ -257,7 +255,6 @@ def check_values(valued: pl.DataFrame, recipe: FusionRecipe, qids: pl.Series) ->
                 f"--method {recipe.method}: list {number + 1} has {why} (query {qid}); use --normalize minmax, another "
                 "--method, or a smaller --depth",
                 code="fusion-range",
-                list=number + 1,
                 id=qid,
             )
 

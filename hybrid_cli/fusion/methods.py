@@ -308,7 +308,6 @@ def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -
         option=option,
         value=name,
         choices=[*METHODS, *more],
-        suggestion=close[0] if close else None,
     )
 
 
@@ -336,7 +335,6 @@ class FusionRecipe:
                 f"--method {self.method}: has a fixed normalization; omit --normalize",
                 code="option-does-not-apply",
                 option="normalize",
-                method=self.method,
             )
         bad = [weight for weight in self.weights if not 0 <= weight <= LARGEST]
         if bad or not any(self.weights):

@@ -142,8 +142,11 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
             console.warn(
                 f"{factory} is trained on {console.counted(vector=len(sample))}; FAISS recommends {wanted:,}. "
                 "Check its recall with --recall-check",
-                code="few-training-vectors", vectors=len(sample), recommended=wanted, factory=factory,
-            )  # fmt: skip
+                code="few-training-vectors",
+                vectors=len(sample),
+                recommended=wanted,
+                factory=factory,
+            )
         try:
             with suppress_output(), training_on(gpus, index):
                 index.train(sample)

@@ -82,8 +82,9 @@ def refuse_special(path: Path) -> None:
     if kind := special(path):
         raise InputError(
             f"{path}: is {kind}, not a regular file; save its content to a file and pass that file",
-            code="not-a-regular-file", path=path,
-        )  # fmt: skip
+            code="not-a-regular-file",
+            path=path,
+        )
 
 
 def refuse_unsafe_name(name: str, source: object) -> None:
@@ -100,8 +101,10 @@ def refuse_unsafe_name(name: str, source: object) -> None:
         raise InputError(
             f"{source}: the name {name!r} could lead out of its folder: it has an empty part, `.`, `..`, a drive, a "
             "backslash or a NUL; rename it",
-            code="unsafe-name", path=str(source), value=name,
-        )  # fmt: skip
+            code="unsafe-name",
+            path=str(source),
+            value=name,
+        )
 
 
 class _Input(io.FileIO):
@@ -291,8 +294,9 @@ class _Unpacked(RawIOBase):
     def _damaged(self, error: Exception) -> InputError:
         return InputError(
             f"{self._path}: damaged {self._form.name} file ({str(error).splitlines()[0]}); download it again",
-            code="damaged-compression", path=self._path,
-        )  # fmt: skip
+            code="damaged-compression",
+            path=self._path,
+        )
 
 
 def _form_of(head: bytes) -> _Form | None:
@@ -333,8 +337,9 @@ def _refuse_content(path: Path, head: bytes) -> None:
     if len(head) > 3 and (head[:4:2] == b"\0\0" or head[1:4:2] == b"\0\0"):
         raise InputError(
             f"{path}: is a binary file, or UTF-16; convert a text to UTF-8: iconv -f UTF-16 -t UTF-8",
-            code="not-utf-8", path=path,
-        )  # fmt: skip
+            code="not-utf-8",
+            path=path,
+        )
 
 
 def is_compressed(path: Path) -> bool:
@@ -397,9 +402,10 @@ def decode_text(raw: bytes, path: Path, location: object, encoding: str = "utf-8
     except UnicodeError as error:
         byte = f"byte {error.start + 1:,}" if isinstance(error, UnicodeDecodeError) else "the text"
         raise InputError(
-            f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8", code="not-utf-8",
+            f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8",
+            code="not-utf-8",
             **(location.fields if isinstance(location, Location) else {"path": path}),
-        ) from None  # fmt: skip
+        ) from None
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
@@ -492,8 +498,9 @@ def files_of_folder(folder: Path) -> Files:
 def _refuse_folder(error: OSError) -> None:
     raise InputError(
         f"{error.filename}: {(error.strerror or 'is not readable').lower()}; change the permissions of the folder",
-        code="unreadable-folder", path=error.filename,
-    )  # fmt: skip
+        code="unreadable-folder",
+        path=error.filename,
+    )
 
 
 def _reason_to_leave_out(path: Path, root: Path) -> str:
@@ -514,6 +521,7 @@ def refuse_link_out(path: Path, folder: Path) -> Path:
     if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise InputError(
             f"{path}: is a symbolic link that leaves the folder; if you trust it, copy the folder with `cp -rL`",
-            code="link-leaves-folder", path=path,
-        )  # fmt: skip
+            code="link-leaves-folder",
+            path=path,
+        )
     return path

@@ -65,8 +65,10 @@ def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, dict[s
             raise InputError(
                 f"{location}: is {kind_of(record)}, not a JSON object; each line, or item of an array, "
                 "needs one: {...}",
-                code="not-an-object", path=path, line=location.number,
-            )  # fmt: skip
+                code="not-an-object",
+                path=path,
+                line=location.number,
+            )
         bound.refuse_columns(location, path, len(record), "fields")
         yield location, record
 
@@ -131,8 +133,10 @@ def named_objects(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, 
             if not isinstance(value, dict):
                 raise InputError(
                     f"{text.location_of(number)}: '{name}' has {kind_of(value)}; an object is needed",
-                    code="not-an-object", path=path, line=number,
-                )  # fmt: skip
+                    code="not-an-object",
+                    path=path,
+                    line=number,
+                )
             yield text.location_of(number), without_surrogates(name), value
         if not text.ended():
             text.refuse(number, "more text after the end of the object")
@@ -236,5 +240,9 @@ def check_field(record: dict[str, Any], field: str, kind: Any, location: Locatio
     if wrong := mismatch_of_fields(record, {field: kind}):
         raise InputError(
             f"{location}: {wrong.element} is {kind_of(wrong.value)}; needs {wrong.needed}",
-            code=code, path=location.file, line=location.number, column=field, element=wrong.element,
-        )  # fmt: skip
+            code=code,
+            path=location.file,
+            line=location.number,
+            column=field,
+            element=wrong.element,
+        )

@@ -113,8 +113,10 @@ def make_typed(kind: type[T], values: Any, where: object) -> T:
     if unknown := sorted(set(values) - set(declared)):
         raise InputError(
             f"{where}: unknown field {', '.join(unknown)}; update hybrid",
-            code="json-unknown-field", path=where, element=unknown[0],
-        )  # fmt: skip
+            code="json-unknown-field",
+            path=where,
+            element=unknown[0],
+        )
     required = (
         name for name, declaration in declared.items() if declaration.default is declaration.default_factory is MISSING
     )

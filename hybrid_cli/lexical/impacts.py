@@ -103,7 +103,7 @@ class Postings:
         positions: [N] document lengths for BM25 where an analyzer puts several tokens at one position.
         collection: statistics over all shards, for the postings of a shard.
         checksums: checks of postings on disk.
-    """  # fmt: skip
+    """
 
     terms: pl.Series
     indptr: Longs
@@ -298,8 +298,9 @@ class Checksums:
                 raise DamageError(
                     f"{self.folder}: postings changed on the disk after they were written; repeat the command of the "
                     "index with --overwrite",
-                    code="damaged", path=self.folder,
-                )  # fmt: skip
+                    code="damaged",
+                    path=self.folder,
+                )
             self._good[block] = True
 
 

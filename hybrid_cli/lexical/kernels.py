@@ -722,7 +722,7 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
         queries, matrix, bounds: see `search`.
         room: sums [B] of zeros, cursors [terms, 6], limits [terms + 1], units [terms], candidates [B], their scores
             [B], keys [2 * hits].
-    """  # fmt: skip
+    """
     sums, cursors, limits, units, candidates, scores, keys = room
     order, allowed = documents
     begin, size, count = queries.ends[query], len(sums), len(order)

@@ -204,7 +204,7 @@ class LuceneIndex(Index):
         rm3: parameters of RM3.
         threads: CPU threads; None for all cores.
         language: language of the index.
-    """  # fmt: skip
+    """
 
     folder: Path
     docids: pl.Series

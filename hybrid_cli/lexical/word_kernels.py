@@ -30,7 +30,7 @@ _A, _B, _D, _E, _G, _I, _L, _N, _O, _S, _T, _W, _X, _Y, _Z = (ord(letter) for le
 @_jit
 def number(  # type: ignore[no-untyped-def]
     data: Bytes, offsets: Longs, rules: Rules, words: Table, terms: Table, tokens: Ints, lengths: Longs
-):  # fmt: skip
+):
     """Number the terms of texts.
 
     Args:

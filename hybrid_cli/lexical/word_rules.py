@@ -95,11 +95,18 @@ def english_rules() -> Rules:
     upper, lower = np.array([pair for pair in pairs if pair[0] != pair[1]], np.int32).T.copy()
     double, single = english.DOUBLE_SUFFIXES, english.SINGLE_SUFFIXES
     return Rules(
-        kinds, steps, ends, upper, lower, _letters([word[::-1] for word in sorted(english.STOP_WORDS)]),
-        _letters([suffix[::-1] for suffix, _ in double]), _letters([text for _, text in double]),
-        _letters([suffix[::-1] for suffix, _ in single]), _letters([text for _, text in single]),
+        kinds,
+        steps,
+        ends,
+        upper,
+        lower,
+        _letters([word[::-1] for word in sorted(english.STOP_WORDS)]),
+        _letters([suffix[::-1] for suffix, _ in double]),
+        _letters([text for _, text in double]),
+        _letters([suffix[::-1] for suffix, _ in single]),
+        _letters([text for _, text in single]),
         _letters([suffix[::-1] for suffix in english.LAST_SUFFIXES]),
-    )  # fmt: skip
+    )
 
 
 def _letters(texts: list[str]) -> npt.NDArray[np.uint8]:

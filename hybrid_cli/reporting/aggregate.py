@@ -141,8 +141,11 @@ def _check_files(named: Mapping[str, Path]) -> None:
             values = ", ".join(f"{name} {queries[name]}, not {expected[name]}" for name in differ)
             console.warn(
                 f"{path}: was measured with other settings than {first}: {values}; measure all in one way",
-                code="other-settings", path=path, expected=first, options=differ,
-            )  # fmt: skip
+                code="other-settings",
+                path=path,
+                expected=first,
+                options=differ,
+            )
 
 
 def _read(name: str, path: Path) -> pl.DataFrame:
@@ -160,4 +163,4 @@ def _check(values: pl.DataFrame, named: Mapping[str, Path], systems: Sequence[st
             problem = (
                 f"{path}: has no {measure} of run '{system}'; evaluate all collections with the same runs and measures"
             )
-            raise InputError(problem, code="no-scores", path=path, measure=measure, run=system)
+            raise InputError(problem, code="no-scores", path=path, run=system)

@@ -80,10 +80,17 @@ class PeopleAgreement:
     def csv_rows(self) -> list[dict[str, Any]]:
         """Return one row per two people."""
         return [
-            {"first": a, "second": b, "pairs": found.pairs, "same": found.same, "kappa": found.kappa,
-             "weighted_kappa": found.weighted_kappa, "kappa_of_relevance": found.kappa_of_relevance}
+            {
+                "first": a,
+                "second": b,
+                "pairs": found.pairs,
+                "same": found.same,
+                "kappa": found.kappa,
+                "weighted_kappa": found.weighted_kappa,
+                "kappa_of_relevance": found.kappa_of_relevance,
+            }
             for a, b, found in self.agreements
-        ]  # fmt: skip
+        ]
 
 
 def _kappas(found: Agreement) -> tuple[float | None, ...]:
@@ -189,9 +196,10 @@ class MachineLabels:
         """Return the lines below the tables."""
         agreement = self.agreement
         kappas = {
-            "kappa": agreement.kappa, "quadratic weights": agreement.weighted_kappa,
+            "kappa": agreement.kappa,
+            "quadratic weights": agreement.weighted_kappa,
             "relevant or not": agreement.kappa_of_relevance,
-        }  # fmt: skip
+        }
         shown = ", ".join(f"{name} {'undefined' if k is None else figure(k, 2)}" for name, k in kappas.items())
         lines = [f"{agreement.same:,} of {agreement.pairs:,} common grades are equal; Cohen's {shown}."]
         if self.queries < LEAST_QUERIES:
@@ -205,17 +213,25 @@ class MachineLabels:
     def content(self) -> dict[str, Any]:
         """Return all figures for JSON."""
         return {
-            "agreement": self.agreement.content(), "queries": self.queries, "others": self.others,
+            "agreement": self.agreement.content(),
+            "queries": self.queries,
+            "others": self.others,
             "estimates": self.csv_rows(),
-        }  # fmt: skip
+        }
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """Return one row per run or difference and measure."""
         return [
-            {"run": e.run, "baseline": e.baseline, "measure": e.measure, "by_people": e.by_people,
-             "by_machine": e.by_machine, **{name: e.corrected and e.corrected.content()[name] for name in _FIGURES}}
+            {
+                "run": e.run,
+                "baseline": e.baseline,
+                "measure": e.measure,
+                "by_people": e.by_people,
+                "by_machine": e.by_machine,
+                **{name: e.corrected and e.corrected.content()[name] for name in _FIGURES},
+            }
             for e in self.estimates
-        ]  # fmt: skip
+        ]
 
 
 _FIGURES = ("mean", "low", "high", "people_low", "people_high", "weight")
@@ -231,9 +247,7 @@ def _cells(estimate: Estimate) -> list[str]:
         f" ±{figure((high - low) / 2, 3)}"
         for low, high in ((corrected.people_low, corrected.people_high), (corrected.low, corrected.high))
     ]
-    return [
-        show(estimate.by_people, 3) + widths[0], show(estimate.by_machine, 3), show(corrected.mean, 3) + widths[1],
-    ]  # fmt: skip
+    return [show(estimate.by_people, 3) + widths[0], show(estimate.by_machine, 3), show(corrected.mean, 3) + widths[1]]
 
 
 def machine_labels(plan: EvaluationPlan, machine: Path) -> MachineLabels:

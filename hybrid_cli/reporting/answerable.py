@@ -86,18 +86,21 @@ class Answerable:
     def content(self) -> dict[str, Any]:
         """Return all figures for JSON."""
         return {
-            "answerable": self.answerable, "unanswerable": self.unanswerable, "unjudged": self.unjudged,
+            "answerable": self.answerable,
+            "unanswerable": self.unanswerable,
+            "unjudged": self.unjudged,
             "runs": [asdict(found) | {"risks": _by_coverage(found)} for found in self.runs],
-        }  # fmt: skip
+        }
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """Return one row per run."""
         counts = {"answerable": self.answerable, "unanswerable": self.unanswerable}
         return [
             {name: value for name, value in asdict(found).items() if name != "risks"}
-            | {f"risk_{coverage}": risk for coverage, risk in _by_coverage(found).items()} | counts
+            | {f"risk_{coverage}": risk for coverage, risk in _by_coverage(found).items()}
+            | counts
             for found in self.runs
-        ]  # fmt: skip
+        ]
 
 
 def _by_coverage(found: FirstHits) -> dict[str, float | None]:
@@ -131,10 +134,14 @@ def answerable(plan: EvaluationPlan, queries: Path | None) -> Answerable:
     qids = pl.concat(asked).unique(maintain_order=True).to_frame()
     has_answer = qids["qid"].is_in(relevant["qid"].implode())
     measured = [
-        _first_hits(name, qids.join(runs.with_probability(plan.runs[name], head), on="qid", how="left",
-                                    maintain_order="left"), relevant, has_answer.to_numpy())
+        _first_hits(
+            name,
+            qids.join(runs.with_probability(plan.runs[name], head), on="qid", how="left", maintain_order="left"),
+            relevant,
+            has_answer.to_numpy(),
+        )
         for name, head in heads.items()
-    ]  # fmt: skip
+    ]
     count = int(has_answer.sum())
     return Answerable(measured, count, len(qids) - count, len(qids) - qrels["qid"].n_unique())
 
@@ -155,8 +162,12 @@ def _first_hits(name: str, first: pl.DataFrame, relevant: pl.DataFrame, answerab
     risks = risk_at_coverage(confidence[answers], correct["correct"].fill_null(0.0).to_numpy()[answers])
     ranks = [math.ceil(coverage * len(first) / 100) for coverage in COVERAGES]
     return FirstHits(
-        name, by, [float(risks[rank - 1]) if rank <= len(risks) else None for rank in ranks],
-        float(risks.mean()) if len(risks) else None, area_under_roc(confidence, answerable),
-        false_hits(confidence, answerable, KEPT), float(answers[answerable].mean()),
+        name,
+        by,
+        [float(risks[rank - 1]) if rank <= len(risks) else None for rank in ranks],
+        float(risks.mean()) if len(risks) else None,
+        area_under_roc(confidence, answerable),
+        false_hits(confidence, answerable, KEPT),
+        float(answers[answerable].mean()),
         None if answerable.all() else float(answers[~answerable].mean()),
-    )  # fmt: skip
+    )

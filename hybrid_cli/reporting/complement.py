@@ -258,7 +258,7 @@ def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tupl
         "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "
         "pass a collection, or --queries FILE and --corpus FILE",
         code="no-texts",
-    )  # fmt: skip
+    )
     return no_texts()
 
 

@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hybrid_cli import console
-from hybrid_cli.evaluation.gate import (
-    ALPHA,
-    DEVIATION_OF_DIFFERENCES,
-    Deviation,
-    Origin,
-)
+from hybrid_cli.evaluation.gate import ALPHA, DEVIATION_OF_DIFFERENCES, Deviation, Origin
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.snippets import cells
@@ -132,12 +127,16 @@ class Gated:
         """Return a row per measure."""
         rows = [
             [
-                test.measure, figure(test.before), figure(test.now), with_sign(test.now - test.before, 4),
+                test.measure,
+                figure(test.before),
+                figure(test.now),
+                with_sign(test.now - test.before, 4),
                 f"{with_sign(test.interval[0])} to {with_sign(test.interval[1])}",
-                "<.001" if test.p < 0.001 else figure(test.p, 3), _drop(test.smallest_drop),
+                "<.001" if test.p < 0.001 else figure(test.p, 3),
+                _drop(test.smallest_drop),
             ]
             for test in self.tests
-        ]  # fmt: skip
+        ]
         return Table(["measure", "baseline", "now", "difference", "95% interval", "p", "detectable drop"], rows)
 
     def sentences(self) -> Iterator[str]:

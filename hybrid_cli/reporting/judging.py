@@ -239,9 +239,16 @@ class Judging:
         title, text = self.texts.of(docid, query, session.ahead(pool))
         judged = session.judged()
         return View(
-            query, pool.docids.index(docid) + 1, len(pool.docids), title or docid, text, len(judged),
-            session.stop_after, self.compared.weight(judged), answer=self.earlier((pool.qid, docid)),
-        )  # fmt: skip
+            query,
+            pool.docids.index(docid) + 1,
+            len(pool.docids),
+            title or docid,
+            text,
+            len(judged),
+            session.stop_after,
+            self.compared.weight(judged),
+            answer=self.earlier((pool.qid, docid)),
+        )
 
     def earlier(self, pair: Pair) -> str:
         """Return the earlier answer for a hit; empty without one."""

@@ -69,8 +69,10 @@ class JudgedTexts:
         for docid in wanted.filter(~wanted.is_in(pl.concat([known["docid"], known["document"]]).implode())):
             raise InputError(
                 f"{self._corpora[0]}: no document {docid}, which a run contains; pass the runs' collection",
-                code="other-corpus", path=self._corpora[0], id=docid,
-            )  # fmt: skip
+                code="other-corpus",
+                path=self._corpora[0],
+                id=docid,
+            )
 
 
 def best_first(passages: Sequence[str], query: str) -> str:
@@ -146,9 +148,11 @@ class ComparedRuns:
 
             table = pl.DataFrame({"qid": qid, "docid": list(grades), "relevance": list(grades.values())})
             self.values[key] = query_values(
-                list(self.opened.values()), table, _HITS,
+                list(self.opened.values()),
+                table,
+                _HITS,
                 lambda judged: evaluate_positions(judged, [self.measure])["value"].to_numpy(),
-            )  # fmt: skip
+            )
         return self.values[key]
 
 

@@ -152,9 +152,11 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> OverSeeds:
     for without, frame in frames.items():
         averaged = frame.group_by(_ROW.alias("run"), "measure", "qid", maintain_order=True).agg(pl.col("value").mean())
         others = [name for name in baselines if name != without]
-        compared.append(significance.compare(
-            averaged, others, correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
-        ))  # fmt: skip
+        compared.append(
+            significance.compare(
+                averaged, others, correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
+            )
+        )
     comparisons = pl.concat(compared, how="vertical_relaxed")
     measures = means["measure"].unique(maintain_order=True).to_list()
     by_measure = pl.col("measure").replace_strict({name: n for n, name in enumerate(measures)}, return_dtype=pl.Int32)

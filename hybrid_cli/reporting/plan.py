@@ -167,9 +167,7 @@ class EvaluationPlan:
         """Return the top `depth` hits of a run, and its hits with a judgment; warn if scores contradict ranks."""
         run = runs.open_run(self.runs[name])
         if run.rising > 0.5:
-            console.warn(
-                f"{name}: scores rise with the rank; the order of the ranks is measured", code="scores-rise", run=name
-            )
+            console.warn(f"{name}: scores rise with the rank; the order of the ranks is measured", code="scores-rise")
         return retrieved(run, qrels, depth, self.remove_query, self._earlier())
 
     def other(self) -> pl.DataFrame | None:
@@ -326,14 +324,13 @@ def _warn_other_collection(name: str, run: Retrieved, counts: Mapping[str, float
     if counts["answered"] < counts["judged"] / 2:
         answered = f"{counts['answered']:,} of {counts['judged']:,}"
         console.warn(
-            f"{name}: has hits for only {answered} judged queries; the others score 0",
-            code="unanswered-queries", run=name, answered=counts["answered"], judged=counts["judged"],
-        )  # fmt: skip
+            f"{name}: has hits for only {answered} judged queries; the others score 0", code="unanswered-queries"
+        )
     if not len(run.judged):
         console.warn(
             f"{name}: none of its hits has a judgment; check that run and qrels are of one collection",
-            code="no-judged-hit", run=name,
-        )  # fmt: skip
+            code="no-judged-hit",
+        )
 
 
 def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: EvaluationPlan) -> pl.DataFrame:
@@ -375,8 +372,8 @@ def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Evalu
         f"without a judgment among the first {_FIRST}: "
         f"{', '.join(f'{name} {share:.0%}' for name, share in shares.items())}; `evaluate --condensed` removes such "
         "documents, Bpref ignores them",
-        code="unjudged-hits", shares=shares,
-    )  # fmt: skip
+        code="unjudged-hits",
+    )
 
 
 def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: EvaluationPlan) -> None:
@@ -391,8 +388,10 @@ def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.D
         console.warn(
             f"--residual-qrels {plan.residual}: removed nothing, since it has no document of the runs or judgments; "
             "check that it is of this collection",
-            code="nothing-removed", option="residual_qrels", path=plan.residual,
-        )  # fmt: skip
+            code="nothing-removed",
+            option="residual_qrels",
+            path=plan.residual,
+        )
 
 
 def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
@@ -425,5 +424,8 @@ def note_depth(name: str, longest: int, cutoffs: Mapping[str, int]) -> None:
         console.note(
             f"{name}: returned at most {console.counted(hit=longest)} per query; {', '.join(deeper)} {verb} computed "
             "on shorter lists",
-            code="short-lists", run=name, hits=longest, measures=deeper,
-        )  # fmt: skip
+            code="short-lists",
+            run=name,
+            hits=longest,
+            measures=deeper,
+        )

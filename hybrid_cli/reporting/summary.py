@@ -202,15 +202,20 @@ def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequen
     """
     if unknown := [name for name in given if name not in names]:
         raise option_error(
-            "baseline", unknown[0], f"no such run; the runs are {', '.join(names)}",
-            code="unknown-choice", choices=list(names),
-        )  # fmt: skip
+            "baseline",
+            unknown[0],
+            f"no such run; the runs are {', '.join(names)}",
+            code="unknown-choice",
+            choices=list(names),
+        )
     chosen = list(dict.fromkeys(given or default)) or list(names[:1])
     if len(chosen) > len(LETTERS):
         raise option_error(
-            "baseline", None, f"{len(chosen)} runs; at most {len(LETTERS)} fit the letters of the table",
+            "baseline",
+            None,
+            f"{len(chosen)} runs; at most {len(LETTERS)} fit the letters of the table",
             code="too-many-values",
-        )  # fmt: skip
+        )
     return chosen
 
 

@@ -93,8 +93,8 @@ def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused
     if fused <= alone[best]:
         console.warn(
             f"fusion ({measure} {figure(fused)}) does not beat {best} alone ({figure(alone[best])})",
-            code="fusion-not-better", run=best, measure=measure,
-        )  # fmt: skip
+            code="fusion-not-better",
+        )
 
 
 def show_tuned(tuned: Mapping[str, Any]) -> None:
@@ -177,9 +177,13 @@ _SHOWN_GAIN = 0.00005  # smaller ones would be printed as 0
 def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
     """Print the measurements of the candidates; see `indexes.auto.Candidate`."""
     forms: dict[str, Callable[[Any], str]] = {
-        "index_type": str, "factory": str, "documents": "{:,}".format, "size": "{:,.0f}".format, "recall": figure,
+        "index_type": str,
+        "factory": str,
+        "documents": "{:,}".format,
+        "size": "{:,.0f}".format,
+        "recall": figure,
         "milliseconds": "{:.2f}".format,
-    }  # fmt: skip
+    }
     rows = [[form(candidate[name]) for name, form in forms.items()] for candidate in tried]
     headings = ["index type", "factory", "documents", "bytes/document", "recall@100", "ms/query"]
     console.table(headings, rows, left=["factory"])

@@ -52,10 +52,17 @@ class Verdict:
         differences = run[1] - baseline[1]
         gains = differences if gains is None else gains
         return cls(
-            measure, baseline[0], run[0], float(baseline[1].mean()), float(run[1].mean()), interval(differences),
-            int((gains > _TIE).sum()), int((gains < -_TIE).sum()), len(differences),
+            measure,
+            baseline[0],
+            run[0],
+            float(baseline[1].mean()),
+            float(run[1].mean()),
+            interval(differences),
+            int((gains > _TIE).sum()),
+            int((gains < -_TIE).sum()),
+            len(differences),
             queries_to_tell(differences),
-        )  # fmt: skip
+        )
 
     @classmethod
     def stored(cls, content: Mapping[str, Any]) -> Verdict:

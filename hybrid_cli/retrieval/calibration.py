@@ -126,9 +126,14 @@ def random_parts(hits: pl.DataFrame, seed: int) -> list[Fold]:
 
 
 def calibrate(
-    hits: pl.DataFrame, qrels: pl.DataFrame, folds: Sequence[Fold], sides: Sequence[str], depth: int, prior: Prior,
+    hits: pl.DataFrame,
+    qrels: pl.DataFrame,
+    folds: Sequence[Fold],
+    sides: Sequence[str],
+    depth: int,
+    prior: Prior,
     seed: int,
-) -> Calibration:  # fmt: skip
+) -> Calibration:
     """Fit probabilities to the hits of judged queries.
 
     Args:
@@ -154,9 +159,15 @@ def calibrate(
     parts = [_Sample.of(fold.hits, qrels, sides, depth).of_queries(fold.qids) for fold in folds]
     bins = _left_out(parts, prior, seed)
     return Calibration(
-        tuple(map(float, _fitted(parts, prior))), *whole.units, whole.lowest, depth, queries, relevant,
-        calibration_error(bins), bins,
-    )  # fmt: skip
+        tuple(map(float, _fitted(parts, prior))),
+        *whole.units,
+        whole.lowest,
+        depth,
+        queries,
+        relevant,
+        calibration_error(bins),
+        bins,
+    )
 
 
 @dataclass(frozen=True)
@@ -201,17 +212,24 @@ class _Sample:
         deviations[deviations == 0] = 1.0
         units = (tuple(means.tolist()), tuple(deviations.tolist()))
         return cls(
-            both.select("qid", "rank"), (features - means) / deviations, both["relevant"].to_numpy(), complete, units,
+            both.select("qid", "rank"),
+            (features - means) / deviations,
+            both["relevant"].to_numpy(),
+            complete,
+            units,
             lowest,
-        )  # fmt: skip
+        )
 
     def of_queries(self, qids: Sequence[str]) -> _Sample:
         """Return the hits of some queries."""
         inside = self.hits["qid"].is_in(pl.Series(qids, dtype=pl.String).implode()).to_numpy()
         return replace(
-            self, hits=self.hits.filter(inside), features=self.features[inside], relevant=self.relevant[inside],
+            self,
+            hits=self.hits.filter(inside),
+            features=self.features[inside],
+            relevant=self.relevant[inside],
             complete=self.complete[inside],
-        )  # fmt: skip
+        )
 
 
 def _fitted(samples: Sequence[_Sample], prior: Prior) -> Values:

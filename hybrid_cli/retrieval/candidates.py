@@ -75,9 +75,13 @@ class Candidates:
 
     @classmethod
     def of(
-        cls, qids: pl.Series, hits: Sequence[Hits], rows: CommonRows, passages: CommonRows | None,
+        cls,
+        qids: pl.Series,
+        hits: Sequence[Hits],
+        rows: CommonRows,
+        passages: CommonRows | None,
         exact: Sequence[Callable[[Rows, Rows], Scores]] | None,
-    ) -> Candidates:  # fmt: skip
+    ) -> Candidates:
         """Return the candidates among the hits of each index.
 
         Args:

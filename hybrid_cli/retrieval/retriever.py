@@ -198,10 +198,16 @@ class Retriever(Index):
         queries, shown = hits.queries, self.documents.ids.gather(hits.rows)
         if self._passages is not None and candidates.passages is not None:
             shown = self._passages.documents.ids.gather(candidates.passages[candidates.find(queries, hits.rows)])
-        frame = pl.DataFrame({
-            "qid": queries, "docid": hits.rows, "rank": ranks(hits.counts).astype(np.int32), "score": hits.scores,
-            "text": asked.queries["text"].gather(queries), "shown": shown,
-        })  # fmt: skip
+        frame = pl.DataFrame(
+            {
+                "qid": queries,
+                "docid": hits.rows,
+                "rank": ranks(hits.counts).astype(np.int32),
+                "score": hits.scores,
+                "text": asked.queries["text"].gather(queries),
+                "shown": shown,
+            }
+        )
         ordered = self.reranker.apply(frame).filter(pl.col("rank") <= k)
         counts = np.bincount(ordered["qid"].to_numpy(), minlength=len(hits.counts))
         return Hits(counts, ordered["docid"].to_numpy(), ordered["score"].to_numpy())

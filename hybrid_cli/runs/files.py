@@ -86,8 +86,9 @@ def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
         raise InputError(
             f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
             "make it again",
-            code="damaged", path=path,
-        )  # fmt: skip
+            code="damaged",
+            path=path,
+        )
     return sort_hits(table, path)
 
 
@@ -131,8 +132,9 @@ class _ParquetReader:
             if _stamp(self._path) != self._stamp:
                 raise HybridError(
                     f"{self._path}: was replaced while it was read; run the same command again",
-                    code="input-replaced", path=self._path,
-                )  # fmt: skip
+                    code="input-replaced",
+                    path=self._path,
+                )
         return self._window.slice(begin - self._begin, end - begin)
 
 
@@ -182,24 +184,35 @@ def check_run(run: pl.DataFrame, path: object) -> pl.DataFrame:
     if len(lacking):
         raise InputError(
             f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run",
-            code="missing-value", path=path, row=lacking["row"][0], column=_first_null(lacking),
-        )  # fmt: skip
+            code="missing-value",
+            path=path,
+            row=lacking["row"][0],
+            column=_first_null(lacking),
+        )
     bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
     if len(bad):
         row = bad.row(0, named=True)
         raise InputError(
             f"{path}: {console.counted(score=len(bad))} not finite, the first in row {row['row']} "
             f"(query {row['qid']}, document {row['docid']}); fix the run",
-            code="score-not-finite", path=path, row=row["row"], query=row["qid"], document=row["docid"],
-        )  # fmt: skip
+            code="score-not-finite",
+            path=path,
+            row=row["row"],
+            query=row["qid"],
+            document=row["docid"],
+        )
     twice = rows.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
         raise InputError(
             f"{path}: query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); "
             "remove the duplicates",
-            code="duplicate-id", path=path, row=row["row"], query=row["qid"], document=row["docid"],
-        )  # fmt: skip
+            code="duplicate-id",
+            path=path,
+            row=row["row"],
+            query=row["qid"],
+            document=row["docid"],
+        )
     return run
 
 
@@ -217,8 +230,11 @@ def sort_hits(run: pl.DataFrame, path: object) -> pl.DataFrame:
             qid, rank = by_score.row(0, named=True)["qid"], by_score["rank"][0]
             raise InputError(
                 f"{path}: is no run: query {qid} has rank {rank} more than once, and there are no scores",
-                code="duplicate-rank", path=path, query=qid, rank=rank,
-            )  # fmt: skip
+                code="duplicate-rank",
+                path=path,
+                query=qid,
+                rank=rank,
+            )
         count = by_score["qid"].n_unique()
         _note_repaired(path, count)
     ordered = by_rank.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
@@ -231,8 +247,10 @@ def _note_repaired(path: Path, count: int) -> None:
     """Say once that scores order the hits of some queries; commands read a run several times."""
     console.note(
         f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits",
-        code="ranks-repaired", path=path, count=count,
-    )  # fmt: skip
+        code="ranks-repaired",
+        path=path,
+        count=count,
+    )
 
 
 def _first_null(rows: pl.DataFrame) -> str:

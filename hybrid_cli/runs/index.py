@@ -100,9 +100,15 @@ class Hits:
 
     @classmethod
     def ranked(
-        cls, count: int, queries: Rows, rows: Rows, scores: npt.NDArray[np.floating], documents: Documents,
-        depth: int | None = None, columns: Mapping[str, npt.NDArray[Any]] | None = None,
-    ) -> Hits:  # fmt: skip
+        cls,
+        count: int,
+        queries: Rows,
+        rows: Rows,
+        scores: npt.NDArray[np.floating],
+        documents: Documents,
+        depth: int | None = None,
+        columns: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Hits:
         """Rank the hits of `count` queries by score, with ties broken by docid.
 
         Args:

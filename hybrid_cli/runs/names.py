@@ -24,8 +24,10 @@ def name_runs(paths: Sequence[str | Path]) -> dict[str, Path]:
         if chosen in taken:
             raise InputError(
                 f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}",
-                code="duplicate-name", path=path, name=chosen,
-            )  # fmt: skip
+                code="duplicate-name",
+                path=path,
+                name=chosen,
+            )
         taken[chosen] = path
     return taken
 
@@ -53,8 +55,12 @@ def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
     if not path.exists():
         raise InputError(
             f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}",
-            code="no-such-file", path=path, option=option, value=given, choices=list(known),
-        )  # fmt: skip
+            code="no-such-file",
+            path=path,
+            option=option,
+            value=given,
+            choices=list(known),
+        )
     return path
 
 

@@ -158,5 +158,7 @@ def _refuse_unknown(ids: pl.Series, complaint: str) -> None:
     if len(unknown):
         raise InputError(
             f"{complaint} {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""),
-            code="unknown-id", id=unknown[0], count=len(unknown),
-        )  # fmt: skip
+            code="unknown-id",
+            id=unknown[0],
+            count=len(unknown),
+        )

@@ -122,8 +122,11 @@ def _form_of(line: str, location: Location) -> _Form:
         raise InputError(
             f"{location}: {count} fields; {_TREC.needs}; {_MSMARCO.needs}; other runs need a first line with the names "
             "qid, docid, rank and score",
-            code="other-width", **location.fields, found=count, expected=_TREC.width,
-        )  # fmt: skip
+            code="other-width",
+            **location.fields,
+            found=count,
+            expected=_TREC.width,
+        )
     return _TREC
 
 
@@ -167,8 +170,10 @@ def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
         if positions is None:
             raise InputError(
                 f"{location}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score",
-                code="no-such-field", path=path, line=location.number,
-            )  # fmt: skip
+                code="no-such-field",
+                path=path,
+                line=location.number,
+            )
         yield location, {field: record[names[at]] for field, at in positions.items()}
 
 
@@ -186,15 +191,19 @@ def _csv_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
         if positions is None:
             raise InputError(
                 f"{path}, line 1: a run in a CSV file needs a first line with the names qid, docid, rank and score",
-                code="no-header", path=path, line=1,
-            )  # fmt: skip
+                code="no-header",
+                path=path,
+                line=1,
+            )
         for fields in reader:
             location = Location(path, reader.line_num)
             if fields and len(fields) != len(header):
                 raise InputError(
                     f"{location}: {console.counted(column=len(fields))}, the first line has {len(header)}",
-                    code="other-width", path=path, line=location.number,
-                )  # fmt: skip
+                    code="other-width",
+                    path=path,
+                    line=location.number,
+                )
             if fields:
                 yield location, {field: fields[at] for field, at in positions.items()}
     except csv.Error as error:
@@ -211,9 +220,12 @@ def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]])
             for field, value in hit.items():
                 if not isinstance(value, str):
                     raise InputError(
-                        f"{location}: the {field} is {kind_of(value)}; a text or a number is needed", code="not-a-text",
-                        path=path, line=location.number, column=field,
-                    )  # fmt: skip
+                        f"{location}: the {field} is {kind_of(value)}; a text or a number is needed",
+                        code="not-a-text",
+                        path=path,
+                        line=location.number,
+                        column=field,
+                    )
         columns = {field: [hit.get(field) for _, hit in block] for field in _KINDS}
         table = pl.DataFrame(columns, schema=_KINDS)
         scored = table["score"].is_not_null().any()
@@ -259,9 +271,11 @@ def _decoded(data: bytes, path: Path, above: int) -> list[str]:
     except UnicodeDecodeError as error:
         number = above + data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path}, line {number}: not a TREC run: the line is not valid UTF-8", code="not-utf-8", path=path,
+            f"{path}, line {number}: not a TREC run: the line is not valid UTF-8",
+            code="not-utf-8",
+            path=path,
             line=number,
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFrame:
@@ -279,8 +293,12 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
         number, value = bad.row(0)
         raise InputError(
             f"{path}, line {number}: {len(value)} fields; {form.needs}",
-            code="other-width", path=path, line=number, found=len(value), expected=form.width,
-        )  # fmt: skip
+            code="other-width",
+            path=path,
+            line=number,
+            found=len(value),
+            expected=form.width,
+        )
 
     def field(at: int | None, kind: type[pl.DataType]) -> pl.Expr:
         return pl.lit(None, kind) if at is None else pl.col("f").list.get(at).cast(kind, strict=False)
@@ -295,6 +313,9 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
         number, value = fields.filter(unusable).row(0)
         raise InputError(
             f"{path}, line {number}: '{value[form.rank]}' is no rank from 1; {form.needs}",
-            code="not-a-rank", path=path, line=number, value=value[form.rank],
-        )  # fmt: skip
+            code="not-a-rank",
+            path=path,
+            line=number,
+            value=value[form.rank],
+        )
     return hits

@@ -22,11 +22,16 @@ def fusion(live: Live) -> Json:
     """Return the fusion of a retriever."""
     stored = live.files.stored
     return {
-        "method": stored.method, "weights": list(stored.weights), "missing": stored.missing,
+        "method": stored.method,
+        "weights": list(stored.weights),
+        "missing": stored.missing,
         "normalize": stored.normalize or METHODS[stored.method].normalization,
-        "rrf_k": stored.rrf_k if stored.method == "rrf" else None, "depth": stored.depth,
-        "shares": list(stored.shares) if stored.shares else None, "scales": list(live.scales), "formula": formula(live),
-    }  # fmt: skip
+        "rrf_k": stored.rrf_k if stored.method == "rrf" else None,
+        "depth": stored.depth,
+        "shares": list(stored.shares) if stored.shares else None,
+        "scales": list(live.scales),
+        "formula": formula(live),
+    }
 
 
 def formula(live: Live) -> str:
@@ -126,11 +131,14 @@ def columns(live: Live, query: str, condition: str | None, depth: int | None) ->
     texts = {row["docid"]: row for row in snippets(live, query, shown, passages)}
     sides = live.sides
     rows = [
-        {"docid": row["docid"], "scores": [row[f"{name}_score"] for name in sides],
-         "ranks": [row[f"{name}_rank"] for name in sides],
-         **{name: texts[row["docid"]][name] if row["docid"] in texts else None for name in ("title", "snippet")}}
+        {
+            "docid": row["docid"],
+            "scores": [row[f"{name}_score"] for name in sides],
+            "ranks": [row[f"{name}_rank"] for name in sides],
+            **{name: texts[row["docid"]][name] if row["docid"] in texts else None for name in ("title", "snippet")},
+        }
         for row in table.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     return {"query": {"text": query}, "fusion": fusion(live), "documents": rows, "columns": lists}
 
 
@@ -144,10 +152,13 @@ def snippets(live: Live, query: str, docids: Sequence[str], passages: Mapping[st
     """
     shown = pl.Series([(passages or {}).get(docid, docid) for docid in docids], dtype=pl.String)
     return [
-        {"docid": docid, "title": marked(row["title"] or docid, query),
-         "snippet": marked(snippet(row["text"] or "", query), query)}
+        {
+            "docid": docid,
+            "title": marked(row["title"] or docid, query),
+            "snippet": marked(snippet(row["text"] or "", query), query),
+        }
         for docid, row in zip(docids, documents(live, shown), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def marked(text: str, query: str) -> list[tuple[str, bool]]:
@@ -192,20 +203,36 @@ def _explanation(live: Live, query: str, table: pl.DataFrame, docid: str) -> Jso
         score, rank, normal = row[f"{name}_score"], row[f"{name}_rank"], value[f"value_{number}"]
         share = None if whole is None or normal is None else weight / whole * normal
         terms = live.terms(name, query, passage or docid)
-        listed = None if terms is None else [
-            {"term": term, "boost": boost, "score": part} for term, boost, part in terms.iter_rows() if part
-        ]  # fmt: skip
-        sides.append({
-            "name": name, "kind": kind, "score": score, "rank": rank, "value": normal, "weight": weight,
-            "contribution": share, "terms": listed,
-        })  # fmt: skip
+        listed = (
+            None
+            if terms is None
+            else [{"term": term, "boost": boost, "score": part} for term, boost, part in terms.iter_rows() if part]
+        )
+        sides.append(
+            {
+                "name": name,
+                "kind": kind,
+                "score": score,
+                "rank": rank,
+                "value": normal,
+                "weight": weight,
+                "contribution": share,
+                "terms": listed,
+            }
+        )
         details.append(_side_detail(sides[-1], live.retriever.depth))
     total = value["score"] if len(sides) > 1 else row[f"{live.sides[0]}_score"]
     explanation = {"value": total, "description": f"{recipe.method}: {formula(live)}", "details": details}
     if len(sides) == 1:
         explanation = details[0]
-    return {"docid": docid, "rank": row["rank"], "score": total, "explanation": explanation, "sides": sides,
-            "passage": passage}  # fmt: skip
+    return {
+        "docid": docid,
+        "rank": row["rank"],
+        "score": total,
+        "explanation": explanation,
+        "sides": sides,
+        "passage": passage,
+    }
 
 
 def _side_detail(side: Json, depth: int) -> Json:
@@ -218,18 +245,26 @@ def _side_detail(side: Json, depth: int) -> Json:
     value = side["score"] if side["contribution"] is None else side["contribution"]
     normal = "" if side["value"] in (None, side["score"]) else f", normalized {side['value']:.6g}"
     return {
-        "value": value, "description": f"{side['name']}: {score}{normal}, weight {side['weight']:g}, {rank}",
+        "value": value,
+        "description": f"{side['name']}: {score}{normal}, weight {side['weight']:g}, {rank}",
         "details": terms,
-    }  # fmt: skip
+    }
 
 
 def information(live: Live) -> Json:
     """Return what the page needs to know about the retriever."""
     stored = live.files.stored
     return {
-        "name": live.name, "sides": live.sides, "kinds": live.kinds, "systems": live.systems, "main": live.main,
-        "fusion": fusion(live), "calibrated": stored.calibration is not None,
+        "name": live.name,
+        "sides": live.sides,
+        "kinds": live.kinds,
+        "systems": live.systems,
+        "main": live.main,
+        "fusion": fusion(live),
+        "calibrated": stored.calibration is not None,
         "reranker": None if stored.reranker is None else str(stored.reranker["model"]).rstrip("/").rpartition("/")[2],
-        "generation": stored.generation, "documents": live.documents, "metadata": live.facets,
+        "generation": stored.generation,
+        "documents": live.documents,
+        "metadata": live.facets,
         "exact": live.has_exact_scores,
-    }  # fmt: skip
+    }

@@ -80,10 +80,17 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
     local = settings.host in LOOPBACK
     writes = (*_WRITES, _MCP) if settings.mcp_judge else _WRITES
     return Guard(
-        app, port, {*hosts, *LOOPBACK}, state.token, not local, lambda path: path.startswith(writes),
-        settings.timeout, lambda path, status, seconds: state.metrics.requests.labels(path, status).observe(seconds),
-        log, settings.log_queries,
-    )  # fmt: skip
+        app,
+        port,
+        {*hosts, *LOOPBACK},
+        state.token,
+        not local,
+        lambda path: path.startswith(writes),
+        settings.timeout,
+        lambda path, status, seconds: state.metrics.requests.labels(path, status).observe(seconds),
+        log,
+        settings.log_queries,
+    )
 
 
 def _handler(
@@ -115,9 +122,13 @@ async def _information(state: State, request: Request) -> Any:
     judged = await run_in_threadpool(lambda: state.qrels()["qid"].n_unique())
     desk = None if state.judging is None else await run_in_threadpool(state.judging.information)
     return content | {
-        "version": __version__, "queries": len(state.queries), "judged": judged, "limits": limits,
-        "measure": settings.measure, "judging": desk,
-    }  # fmt: skip
+        "version": __version__,
+        "queries": len(state.queries),
+        "judged": judged,
+        "limits": limits,
+        "measure": settings.measure,
+        "judging": desk,
+    }
 
 
 async def _search(state: State, request: Request) -> Any:
@@ -132,9 +143,12 @@ async def _search(state: State, request: Request) -> Any:
         text = _query(fields.get("query"))
         candidates = await state.hits(text, k, system, condition, explain)
         return {
-            "api": "v1", "query": {"text": text}, "system": system, "formula": answers.formula(state.live),
+            "api": "v1",
+            "query": {"text": text},
+            "system": system,
+            "formula": answers.formula(state.live),
             "candidates": candidates,
-        }  # fmt: skip
+        }
     queries = _queries(fields.get("queries"))
     results = await asyncio.gather(*(state.hits(text, k, system, condition, explain) for _, text in queries))
     listed = [

@@ -151,9 +151,13 @@ class Searched:
 
     @classmethod
     def of(
-        cls, live: Live, queries: pl.DataFrame, measure: str, before: Searched | None = None,
+        cls,
+        live: Live,
+        queries: pl.DataFrame,
+        measure: str,
+        before: Searched | None = None,
         done: Callable[[int], None] = lambda queries: None,
-    ) -> Searched:  # fmt: skip
+    ) -> Searched:
         """Search queries (qid, text) in every column, and add them to the hits `before`; report the number searched."""
         parts = {system: [] if before is None else [before.tables[system]] for system in live.systems}
         for begin in range(0, len(queries), _BATCH):
@@ -166,9 +170,12 @@ class Searched:
         dense = live.kinds.index("dense") if sorted(live.kinds) == ["dense", "lexical"] else None
         texts = dict(queries.select("qid", "text").iter_rows())
         return cls(
-            live, (before.queries if before else {}) | texts, tables, ComparedRuns(sides, dense, measure),
+            live,
+            (before.queries if before else {}) | texts,
+            tables,
+            ComparedRuns(sides, dense, measure),
             [*runs.values(), *at_weights(sides)],
-        )  # fmt: skip
+        )
 
 
 @dataclass
@@ -213,9 +220,11 @@ class Judging:
             queries = self._chosen_queries()
             self.preparing = 0, len(queries)
             new = Searched.of(
-                live, queries, self.state.settings.measure,
+                live,
+                queries,
+                self.state.settings.measure,
                 done=lambda done: setattr(self, "preparing", (min(done, len(queries)), len(queries))),
-            )  # fmt: skip
+            )
             with self._lock:
                 self._searched, self._sessions, self._verdict, searched = new, {}, None, new
         return searched
@@ -347,9 +356,12 @@ class Judging:
                 raise InputError("the hit has no answer", code="no-such-answer", option="docid", value=pair[1])
             skipped = sum(grade is SKIPPED for grade in grades.values())
             progress = {
-                "judged": len(session.judged()), "answers": len(grades) - skipped, "skipped": skipped,
-                "later": len(later), "queries": len(session.pools),
-            }  # fmt: skip
+                "judged": len(session.judged()),
+                "answers": len(grades) - skipped,
+                "skipped": skipped,
+                "later": len(later),
+                "queries": len(session.pools),
+            }
             return {"rater": rater, "hit": hit, "progress": progress, **self._whole()}
 
     def _hit(self, qid: str, docid: str, pool: Pool | None) -> Json:
@@ -358,10 +370,14 @@ class Judging:
         title, text = self._text(docid, query) or ("", "")
         docids: Sequence[str] = () if pool is None else pool.docids
         return {
-            "qid": qid, "docid": docid, "query": query, "title": marked(title or docid, query),
-            "text": marked(text, query), "position": docids.index(docid) + 1 if docid in docids else None,
+            "qid": qid,
+            "docid": docid,
+            "query": query,
+            "title": marked(title or docid, query),
+            "text": marked(text, query),
+            "position": docids.index(docid) + 1 if docid in docids else None,
             "pooled": len(docids),
-        }  # fmt: skip
+        }
 
     def _text(self, docid: str, query: str) -> tuple[str, str] | None:
         """Return title and text of a document, whose best passage is first; None for an unknown document."""
@@ -418,10 +434,14 @@ class Judging:
         with self._lock:
             people = self.journal.people()
         return {
-            "path": self.journal.path.name, "guidelines": self.guidelines, "measure": self.state.settings.measure,
-            "raters": people, "grades": GRADES, "reasons": list(REASONS.values()),
+            "path": self.journal.path.name,
+            "guidelines": self.guidelines,
+            "measure": self.state.settings.measure,
+            "raters": people,
+            "grades": GRADES,
+            "reasons": list(REASONS.values()),
             "tunes": self.state.tune is not None and len(self.state.live.sides) > 1,
-        }  # fmt: skip
+        }
 
     def tune(self) -> str:
         """Write the tuned retriever, and return its path.
@@ -451,14 +471,18 @@ def _verdict(searched: Searched, judged: JudgedQueries) -> Json:
             {**each.content(), "sentence": sentence} for each, sentence in zip(evidence, sentences, strict=True)
         ],
         "weight": weight and {"side": weight[0], **asdict(weight[1])},
-    }  # fmt: skip
+    }
 
 
 def _listed(answer: Answer, titles: dict[str, str]) -> Json:
     return {
-        "docid": answer.docid, "title": titles.get(answer.docid) or answer.docid, "grade": answer.grade,
-        "reason": answer.reason, "later": answer.later, "time": answer.time,
-    }  # fmt: skip
+        "docid": answer.docid,
+        "title": titles.get(answer.docid) or answer.docid,
+        "grade": answer.grade,
+        "reason": answer.reason,
+        "later": answer.later,
+        "time": answer.time,
+    }
 
 
 # -------------------------------------------------------------------------------------------------------------- routes

@@ -64,9 +64,12 @@ class Live:
 
     @classmethod
     def open(
-        cls, path: Path, others: Sequence[Path] = (), options: SearchOptions | None = None,
+        cls,
+        path: Path,
+        others: Sequence[Path] = (),
+        options: SearchOptions | None = None,
         observe: Observe = lambda side, step, seconds: None,
-    ) -> Live:  # fmt: skip
+    ) -> Live:
         """Open a retriever, the folder of `auto`, or an index.
 
         Args:

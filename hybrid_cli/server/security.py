@@ -208,9 +208,14 @@ class Guard:
             return
         client = scope.get("client") or ("", 0)
         line: dict[str, Any] = {
-            "time": round(time.time(), 3), "client": client[0], "method": scope["method"], "path": scope["path"],
-            "status": status, "bytes": size, "ms": round(1e3 * seconds, 2),
-        }  # fmt: skip
+            "time": round(time.time(), 3),
+            "client": client[0],
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "bytes": size,
+            "ms": round(1e3 * seconds, 2),
+        }
         if self.log_queries:
             line["query"] = scope["query_string"].decode("latin-1")
         self.log.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -40,13 +40,18 @@ class Metrics:
             "hybrid_request_seconds", "Time of a request.", ("path", "status"), buckets=_SECONDS, registry=self.registry
         )
         self.steps = Histogram(
-            "hybrid_step_seconds", "Time of a step of a batch of queries: query (analysis or encoding), hits, scores.",
-            ("side", "step"), buckets=_SECONDS, registry=self.registry
-        )  # fmt: skip
+            "hybrid_step_seconds",
+            "Time of a step of a batch of queries: query (analysis or encoding), hits, scores.",
+            ("side", "step"),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.batches = Histogram(
-            "hybrid_batch_queries", "Queries that were answered together.", buckets=(1, 2, 4, 8, 16, 32),
-            registry=self.registry
-        )  # fmt: skip
+            "hybrid_batch_queries",
+            "Queries that were answered together.",
+            buckets=(1, 2, 4, 8, 16, 32),
+            registry=self.registry,
+        )
         self.reloads = Counter("hybrid_reloads", "Retrievers opened after a change.", registry=self.registry)
         self.generation = Gauge("hybrid_generation", "Generation of the documents.", registry=self.registry)
 

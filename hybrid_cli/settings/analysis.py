@@ -20,16 +20,7 @@ from hybrid_cli.evaluation.options import (
     SignificanceTest,
 )
 from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.common import (
-    MEASURE,
-    MayWrite,
-    NameOrPath,
-    Overwrites,
-    ReadsFiles,
-    Seeded,
-    Writes,
-    as_names,
-)
+from hybrid_cli.settings.common import MEASURE, MayWrite, NameOrPath, Overwrites, ReadsFiles, Seeded, Writes, as_names
 from hybrid_cli.settings.fusion import FUSION
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 

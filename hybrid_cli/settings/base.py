@@ -118,14 +118,17 @@ class Settings:
             for condition, others, _ in holding(declared.excluded if name in self.given else ()):
                 raise InputError(
                     f"{flag}: not with {' and '.join(others)}",
-                    code="conflicting-options", option=name, others=tuple(condition.allowed),
-                )  # fmt: skip
+                    code="conflicting-options",
+                    option=name,
+                    others=tuple(condition.allowed),
+                )
             for condition, others, unset in holding(() if values[name] else declared.needed):
                 raise InputError(
                     f"{' and '.join(others) or self.command}: needs {alternatives([flag, *unset])}",
-                    code="missing-option", option=name,
+                    code="missing-option",
+                    option=name,
                     needed_by=next(iter(condition.allowed)) if others else self.command,
-                )  # fmt: skip
+                )
 
     def check_facts(self, subject: str = "", **facts: Any) -> None:
         """Refuse options that were set but do not apply.
@@ -143,8 +146,9 @@ class Settings:
                 raise InputError(
                     f"{spelling(name, self.declared()[name], getattr(self, name))}: "
                     f"{self.variants(name)}{self._here(name, subject)}",
-                    code="option-does-not-apply", option=name,
-                )  # fmt: skip
+                    code="option-does-not-apply",
+                    option=name,
+                )
 
     @classmethod
     def variants(cls, name: str) -> str:

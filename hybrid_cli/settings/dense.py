@@ -295,10 +295,6 @@ class ConvertCheckpoint(Overwrites):
     output: Path = argument(REQUIRED)
     _: KW_ONLY
     documents: NameOrPath | None = option(None)
-    learners: Sequence[NameOrPath] = option(
-        (), applies=when(documents=None)
-    )  # fmt: skip
-    merge: bool = option(
-        False, applies=when(documents=None, learners=None), excluded=when(base=GIVEN)
-    )  # fmt: skip
+    learners: Sequence[NameOrPath] = option((), applies=when(documents=None))
+    merge: bool = option(False, applies=when(documents=None, learners=None), excluded=when(base=GIVEN))
     base: NameOrPath | None = option(None)

@@ -12,16 +12,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes.options import BINARY_K, VectorIndex
 from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.passages import Group
-from hybrid_cli.settings.common import (
-    HITS,
-    MEASURE,
-    OnDevice,
-    Overwrites,
-    Seeded,
-    Threaded,
-    ThreadedOnCluster,
-    Writes,
-)
+from hybrid_cli.settings.common import HITS, MEASURE, OnDevice, Overwrites, Seeded, Threaded, ThreadedOnCluster, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited, option, redeclare, scope, when
 
 # --------------------------------------------------------------------------------------------- lexical indexes, search

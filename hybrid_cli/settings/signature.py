@@ -101,16 +101,19 @@ def values_of(function: Callable[..., Any], texts: Mapping[str, Any], option: st
     if unknown := [name for name in texts if name not in known]:
         choices = f"it has {', '.join(known)}" if known else "it has none"
         raise InputError(
-            f"{option} {unknown[0]}: unknown parameter of {function.__name__}; {choices}", code="unknown-parameter",
-            name=unknown[0], choices=[*known],
-        )  # fmt: skip
+            f"{option} {unknown[0]}: unknown parameter of {function.__name__}; {choices}",
+            code="unknown-parameter",
+            name=unknown[0],
+            choices=[*known],
+        )
     if missing := [
         name for name, parameter in known.items() if parameter.default is parameter.empty and name not in texts
     ]:
         raise InputError(
             f"{option}: {function.__name__} needs {missing[0]}; pass {option} {missing[0]}=VALUE",
-            code="missing-parameter", name=missing[0],
-        )  # fmt: skip
+            code="missing-parameter",
+            name=missing[0],
+        )
     hints = _types(function) if texts else {}
     values = {}
     for name, value in texts.items():

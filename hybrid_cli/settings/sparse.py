@@ -20,16 +20,7 @@ from hybrid_cli.settings.common import (
     Taught,
     Training,
 )
-from hybrid_cli.settings.options import (
-    GIVEN,
-    REQUIRED,
-    By,
-    argument,
-    option,
-    redeclare,
-    scope,
-    when,
-)
+from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, option, redeclare, scope, when
 from hybrid_cli.settings.training import TRAINING
 from hybrid_cli.training.options import Flops, SparseLoss
 

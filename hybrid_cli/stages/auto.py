@@ -66,10 +66,16 @@ def _follow(path: RecommendedPath) -> Path:
         indexes = [path.index(name, path.documents(plan.tune)) for name in ("bm25", "dense")]
         path.run(
             Fuse(
-                single, tune=True, index=indexes, qrels=plan.tune.collection, split=plan.tune.split,
-                measure=path.settings.measure, output=weights, **path.given("device", "threads"),
+                single,
+                tune=True,
+                index=indexes,
+                qrels=plan.tune.collection,
+                split=plan.tune.split,
+                measure=path.settings.measure,
+                output=weights,
+                **path.given("device", "threads"),
             )
-        )  # fmt: skip
+        )
     for corpus in dict.fromkeys([path.documents(plan.tune), documents]):
         path.run(path.composed(corpus, weights))
     if plan.test != plan.tune:
@@ -106,4 +112,4 @@ def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
             "queries (a query per line in queries.txt); the command to tune the fusion on them follows:\n"
             + command_line(judging),
             code="no-judgments",
-        )  # fmt: skip
+        )

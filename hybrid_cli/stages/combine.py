@@ -103,9 +103,14 @@ def _tune(
     family = tuning.MethodGrid(methods.FusionRecipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
     with console.progress("tune", unit="weights") as advance:
         choices, values = tuning.tabulate(
-            family, list(lists.blocks()), lists.qids, qrels, 2 * settings.depth,
-            lambda positions: evaluate_positions(positions, [settings.measure])["value"].to_numpy(), advance,
-        )  # fmt: skip
+            family,
+            list(lists.blocks()),
+            lists.qids,
+            qrels,
+            2 * settings.depth,
+            lambda positions: evaluate_positions(positions, [settings.measure])["value"].to_numpy(),
+            advance,
+        )
     if not values.any():
         reason = (
             f"is 0 for every judged query of {judged['qrels']}; pass the collection of the index, or another measure"

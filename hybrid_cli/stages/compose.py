@@ -75,9 +75,12 @@ def compose(settings: Compose) -> Path:
         fusion, recipes = _tuned(settings, manifests, queries)
     elif settings.method is not None:
         recipe = FusionRecipe(
-            settings.method, (1.0,) * len(settings.indexes), settings.missing or METHODS[settings.method].missing,
-            settings.normalize, settings.rrf_k,
-        )  # fmt: skip
+            settings.method,
+            (1.0,) * len(settings.indexes),
+            settings.missing or METHODS[settings.method].missing,
+            settings.normalize,
+            settings.rrf_k,
+        )
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:
         fusion = _scaled(settings, manifests, None if settings.calibrate else queries)
@@ -188,10 +191,18 @@ def _tuned(
         weights = Path(folder) / "weights.json"
         exact = [] if any(len(index) > 1 for index in manifests) else settings.indexes
         fuse = Fuse(
-            runs, tune=True, index=exact, qrels=settings.qrels, split=_split_of_qrels(settings),
-            machine=settings.machine, measure=settings.measure, depth=settings.depth, output=weights,
-            seed=settings.seed, threads=settings.threads,
-        )  # fmt: skip
+            runs,
+            tune=True,
+            index=exact,
+            qrels=settings.qrels,
+            split=_split_of_qrels(settings),
+            machine=settings.machine,
+            measure=settings.measure,
+            depth=settings.depth,
+            output=weights,
+            seed=settings.seed,
+            threads=settings.threads,
+        )
         fuse = fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse
         call(fuse)
         tuned = read_tuned(weights)
@@ -241,8 +252,10 @@ def _warn_trained(indexes: Sequence[Path], manifests: Sequence[Sequence[Manifest
             console.warn(
                 f"compose: the encoder of {path} was trained by `{encoder.stage}`, and the default weights are for "
                 "untrained ones; pass --tune with --qrels and the split that its training validated on",
-                code="trained-encoder", path=path, stage=encoder.stage,
-            )  # fmt: skip
+                code="trained-encoder",
+                path=path,
+                stage=encoder.stage,
+            )
 
 
 def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:

@@ -44,8 +44,12 @@ def concat_runs(settings: ConcatRuns) -> Path:
             raise InputError(
                 f"{path}: query {again[0]} is also in {home[again[0]]} ({len(again):,} such queries); "
                 "use `hybrid fuse` for runs of the same queries",
-                code="duplicate-query", path=path, id=again[0], other=home[again[0]], count=len(again),
-            )  # fmt: skip
+                code="duplicate-query",
+                path=path,
+                id=again[0],
+                other=home[again[0]],
+                count=len(again),
+            )
         home |= dict.fromkeys(qids, path)
     blocks = (_aggregate(block, settings) for part in parts for block in part.blocks())
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
@@ -53,8 +57,12 @@ def concat_runs(settings: ConcatRuns) -> Path:
     console.note(
         f"concat-runs: {output.path}: {console.counted(query=len(home), hit=hits)} of "
         f"{console.counted(run=len(parts))}",
-        code="written", path=output.path, queries=len(home), hits=hits, runs=len(parts),
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+        queries=len(home),
+        hits=hits,
+        runs=len(parts),
+    )
     return output.path
 
 
@@ -65,8 +73,11 @@ def _aggregate(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
     other = block.filter(~pl.col("docid").str.contains(PASSAGE))
     if len(other):
         raise option_error(
-            "max_per", settings.max_per, f"document {other['docid'][0]} of query {other['qid'][0]} is no passage "
+            "max_per",
+            settings.max_per,
+            f"document {other['docid'][0]} of query {other['qid'][0]} is no passage "
             "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
-            code="not-a-passage", id=other["docid"][0], query=other["qid"][0],
-        )  # fmt: skip
+            code="not-a-passage",
+            id=other["docid"][0],
+        )
     return by_document(block, MAX).select(runs.SCHEMA.names())

@@ -65,9 +65,13 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     inputs |= {"base": _input(settings.base)} if settings.base else {}
     merges_reranker = settings.merge and is_reranker(resolve(settings.checkpoint))
     output = artifacts.open_output(
-        settings.output, Kind.RERANKER if merges_reranker else Kind.ENCODER, settings.command,
-        inputs=inputs, options=settings.recorded(), overwrite=settings.overwrite,
-    )  # fmt: skip
+        settings.output,
+        Kind.RERANKER if merges_reranker else Kind.ENCODER,
+        settings.command,
+        inputs=inputs,
+        options=settings.recorded(),
+        overwrite=settings.overwrite,
+    )
     if output.up_to_date:
         return output.path
     base = resolve(settings.base) if settings.base else None
@@ -85,8 +89,9 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(output.path)
     console.note(
         f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}",
-        code="written", path=output.path, weights=weights,
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+    )
     return output.path
 
 
@@ -189,8 +194,10 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         if tower.left_out:
             console.note(
                 f"{source}: skipped pretraining heads: {', '.join(tower.left_out)}",
-                code="heads-skipped", path=source, heads=tower.left_out,
-            )  # fmt: skip
+                code="heads-skipped",
+                path=source,
+                heads=tower.left_out,
+            )
     return {f"{side} weights": count for side, count in zip(SIDES, weights, strict=True)}
 
 

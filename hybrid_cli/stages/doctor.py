@@ -114,9 +114,14 @@ def machine() -> list[Check]:
     return [
         Check("processors", True, f"{cpu_count()} available, {platform.machine()}", needed=False),
         Check("memory", True, f"{memory / 2**30:,.1f} GiB", needed=False),
-        Check("disk", free > 2**30, f"{free / 2**30:,.1f} GiB free", needed=False,
-              advice="" if free > 2**30 else "free space for indexes and checkpoints"),
-    ]  # fmt: skip
+        Check(
+            "disk",
+            free > 2**30,
+            f"{free / 2**30:,.1f} GiB free",
+            needed=False,
+            advice="" if free > 2**30 else "free space for indexes and checkpoints",
+        ),
+    ]
 
 
 def models() -> list[Check]:

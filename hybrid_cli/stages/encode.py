@@ -160,8 +160,11 @@ def _warn_truncated(corpus: Path, encoder: Encoder, truncated: int, total: int) 
     console.warn(
         f"encode: {truncated / total:.0%} of the documents have more than {length} tokens, and about {unread:.0%} of "
         "all tokens are not read; pass a larger --doc-max-len, or divide documents with `prepare --split-passages`",
-        code="truncated-documents", count=truncated, documents=total, limit=length, unread=round(unread, 3),
-    )  # fmt: skip
+        code="truncated-documents",
+        count=truncated,
+        documents=total,
+        limit=length,
+    )
 
 
 def _encode_sparse(settings: Encode, source: Path, kind: Kind, changes: dict[str, Any]) -> Path:
@@ -178,9 +181,14 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind, changes: dict[str
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
     steps = quantization_steps(settings, contract.counts)
     options = {
-        "architecture": settings.architecture, "quantization": steps, "shard_size": settings.shard_size,
-        "contract": changes, "dtype": dtype, "language": ENGLISH, "fields": ["title", "text"],
-    }  # fmt: skip
+        "architecture": settings.architecture,
+        "quantization": steps,
+        "shard_size": settings.shard_size,
+        "contract": changes,
+        "dtype": dtype,
+        "language": ENGLISH,
+        "fields": ["title", "text"],
+    }
     inputs = {"corpus": source, "model": model_input(names[0])}
     inputs |= {"expansion": settings.expansion} if settings.expansion else {}
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
@@ -207,8 +215,11 @@ def _encode_sparse(settings: Encode, source: Path, kind: Kind, changes: dict[str
         console.warn(
             f"encode: {built.truncated:,} of {console.counted(document=total)} were cut to {contract.doc_max_len} "
             "tokens, and their --expansion, which follows the text, first; use a larger --doc-max-len",
-            code="truncated-documents", count=built.truncated, documents=total, limit=contract.doc_max_len,
-        )  # fmt: skip
+            code="truncated-documents",
+            count=built.truncated,
+            documents=total,
+            limit=contract.doc_max_len,
+        )
     elif built.truncated > MUCH_TRUNCATED * total:
         _warn_truncated(source, encoder, built.truncated, total)
     return output.path
@@ -387,7 +398,7 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     asked = console.counted(document=min(info.vectors, RECALL_SAMPLE))
     measured = f"{shares} against exact search, for {asked} as queries"
     note = measured if recall else "an exact index; --recall-check measures approximate ones"
-    console.note(f"encode: {info.factory}: {note}", code="recall", factory=info.factory, recall=recall)
+    console.note(f"encode: {info.factory}: {note}", code="recall", recall=recall)
     return recall
 
 

@@ -78,15 +78,21 @@ def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, M
     if settings.output is None:
         return measure(plan)
     output = artifacts.open_output(
-        settings.output, Kind.MEASUREMENTS, "evaluate",
-        inputs=plan.inputs(), options=plan.options(), overwrite=settings.overwrite,
-    )  # fmt: skip
+        settings.output,
+        Kind.MEASUREMENTS,
+        "evaluate",
+        inputs=plan.inputs(),
+        options=plan.options(),
+        overwrite=settings.overwrite,
+    )
     if output.up_to_date:
         return pl.read_parquet(output.path, glob=False), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
     values, summary = measure(plan)
     output.write([values.to_arrow()], **summary)
     console.note(
         f"evaluate: {output.path}: {console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}",
-        code="written", path=output.path, values=len(values), runs=len(plan.runs),
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+        runs=len(plan.runs),
+    )
     return values, summary

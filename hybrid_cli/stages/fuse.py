@@ -47,7 +47,7 @@ from hybrid_cli.fusion.weights import (
     stored_recipe,
     weights_file,
     weights_path,
-)  # fmt: skip
+)
 from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
@@ -276,8 +276,11 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
     console.note(
         f"fuse: {output.path}: {console.counted(query=len(joined.qids), hit=written.counts['rows'])} of "
         f"{len(job.runs)} runs; the runs share {common:.1%} of their documents; missing: {job.recipe.missing}",
-        code="written", path=output.path, queries=len(joined.qids), hits=written.counts["rows"], common=common,
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+        queries=len(joined.qids),
+        hits=written.counts["rows"],
+    )
 
 
 def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
@@ -322,7 +325,7 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
     for number, (name, path) in enumerate(job.runs.items()):
         if joined.runs[number].rising > 0.5:
             problem = f"{path}: scores rise with the rank, as distances do; negate them"
-            raise InputError(problem, code="scores-rise", path=path, run=name)
+            raise InputError(problem, code="scores-rise", path=path)
         if joined.runs[number].deviation > 0:
             spreads[name] = joined.runs[number].deviation
     if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
@@ -331,8 +334,9 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
             f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times "
             f"that of {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use "
             "--method minmax",
-            code="unequal-spread", run=wide, other=narrow,
-        )  # fmt: skip
+            code="unequal-spread",
+            other=narrow,
+        )
 
 
 def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
@@ -366,9 +370,8 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
     settings, inputs = job.settings, job.inputs() | {"qrels": judged}
     inputs |= {} if settings.machine is None else {"machine": settings.machine}
     output = artifacts.open_output(
-        settings.output, Kind.WEIGHTS, "fuse --tune",
-        inputs=inputs, options=job.options(), overwrite=settings.overwrite,
-    )  # fmt: skip
+        settings.output, Kind.WEIGHTS, "fuse --tune", inputs=inputs, options=job.options(), overwrite=settings.overwrite
+    )
     if not output.up_to_date:
         qrels = _judgments(job, judged)
         queries = _by_rater(qrels)[0]["qid"].n_unique()
@@ -446,8 +449,8 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
         if not values_of_run.any() and retrieved(run, qrels, 0).judged.is_empty():
             console.warn(
                 f"{name}: none of its hits has a judgment; check that its documents are of this corpus",
-                code="no-judged-hit", run=name,
-            )  # fmt: skip
+                code="no-judged-hit",
+            )
     choices, values = _measured(job, opened, qrels)
     values, alone, people = _corrected(values, alone, queries, list(job.runs))
     prior, reason = _prior(job, choices)
@@ -506,10 +509,15 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
     with console.progress("tune", unit="sets of weights") as advance:
         for family in job.families:
             more, table = tuning.tabulate(
-                family, blocks[family.recipe.missing == "exact"], joined.qids, qrels, settings.hits,
+                family,
+                blocks[family.recipe.missing == "exact"],
+                joined.qids,
+                qrels,
+                settings.hits,
                 partial(_measured_by_rater, settings.measure),
-                advance, job.remove_query,
-            )  # fmt: skip
+                advance,
+                job.remove_query,
+            )
             choices += more
             values.append(table)
     _warn_disjoint(shares)
@@ -545,5 +553,8 @@ def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
         console.warn(
             f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "
             "are too high to report",
-            code="tuned-on-queries", path=path, count=common, queries=len(asked),
-        )  # fmt: skip
+            code="tuned-on-queries",
+            path=path,
+            count=common,
+            queries=len(asked),
+        )

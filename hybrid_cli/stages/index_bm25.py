@@ -21,17 +21,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import (
-    Corpus,
-    Setting,
-    Tuning,
-    build,
-    build_shards,
-    disk_of,
-    memory_of,
-    needs_java,
-    tune,
-)
+from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, needs_java, tune
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
@@ -218,8 +208,9 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
             f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
             f"held-out gain {with_sign(tuning.held_out_gain, 4)} (of two halves: {with_sign(gains[0], 4)}, "
             f"{with_sign(gains[1], 4)})",
-            code="tuned", measure=settings.measure, queries=tuning.queries, gain=tuning.held_out_gain,
-        )  # fmt: skip
+            code="tuned",
+            measure=settings.measure,
+        )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             console.warn(
                 f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}", code="no-tuning-gain", k1=k1, b=b
@@ -228,8 +219,10 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
     if not counts["terms"]:
         console.warn(
             f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus",
-            code="no-terms", path=settings.output, option="fields",
-        )  # fmt: skip
+            code="no-terms",
+            path=settings.output,
+            option="fields",
+        )
     built = (
         f"{console.counted(document=counts['documents'])} ({counts['empty documents']:,} empty), "
         + console.counted(term=counts["terms"], token=counts["tokens"])
@@ -237,5 +230,9 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
     what = "stored only k1 and b" if reused else built
     console.note(
         f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}",
-        code="written", path=settings.output, k1=index.k1, b=index.b, reused=reused,
-    )  # fmt: skip
+        code="written",
+        path=settings.output,
+        k1=index.k1,
+        b=index.b,
+        reused=reused,
+    )

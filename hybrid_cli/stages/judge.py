@@ -24,13 +24,7 @@ from hybrid_cli.inputs.files import read_text
 from hybrid_cli.reporting import judging, keyboard
 from hybrid_cli.reporting.agreement import judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, Judging
-from hybrid_cli.reporting.judging_session import (
-    QUERIES_AT_ONCE,
-    ComparedRuns,
-    JudgedTexts,
-    JudgingSession,
-    at_weights,
-)
+from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, ComparedRuns, JudgedTexts, JudgingSession, at_weights
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Evaluate, Fuse, Judge
@@ -146,8 +140,9 @@ def _known(pooled: Sequence[Pool], texts: JudgedTexts) -> list[Pool]:
         if any(mark in name for mark in "\t\n\r"):
             raise InputError(
                 f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it",
-                code="unsafe-name", id=name,
-            )  # fmt: skip
+                code="unsafe-name",
+                id=name,
+            )
     texts.check(dict.fromkeys(docid for pool in known for docid in pool.docids))
     return known
 
@@ -167,8 +162,9 @@ def _by_machine(
         if machine.name in _rankers(paths, files):
             console.warn(
                 f"judge: {machine.name} ranked hits of the runs; a judge prefers its own ranking",
-                code="judge-ranks", model=machine.name,
-            )  # fmt: skip
+                code="judge-ranks",
+                model=machine.name,
+            )
         asked = (((pool.qid, docid), question) for pool, docid, question in _questions(pooled, texts))
         session = machine_judging.MachineSession.of(machine, journal, asked)
         session.note_forecast()
@@ -252,9 +248,8 @@ def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
         return
     for evidence in compared.evidence(fused, judged):
         console.note(
-            f"judge: {evidence_sentence('hybrid', compared.measure, evidence)}",
-            code="evidence", **evidence.content(),
-        )  # fmt: skip
+            f"judge: {evidence_sentence('hybrid', compared.measure, evidence)}", code="evidence", **evidence.content()
+        )
 
 
 def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles | None, queries: Path) -> None:
@@ -283,16 +278,24 @@ def _note(settings: Judge, asked: Judging) -> None:
         f"judge: {settings.output}: {console.counted(judgment=count)}"
         + (f", {console.counted(hit=skipped)} skipped" if skipped else "")
         + f"; {judging.status(len(judged), session.stop_after, weight)}",
-        code="judged", path=settings.output, judgments=count, queries=len(judged), skipped=skipped, weight=weight,
-    )  # fmt: skip
+        code="judged",
+        path=settings.output,
+        judgments=count,
+        queries=len(judged),
+        skipped=skipped,
+        weight=weight,
+    )
     if session.exhausted():
         console.note(
             "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)",
-            code="all-judged", option="depth",
-        )  # fmt: skip
+            code="all-judged",
+            option="depth",
+        )
     elif len(judged) >= session.stop_after:
         more = len(judged) + 10
         console.note(
             f"judge: enough queries are judged; --stop-after {more} continues",
-            code="enough-judged", option="stop_after", value=more,
-        )  # fmt: skip
+            code="enough-judged",
+            option="stop_after",
+            value=more,
+        )

@@ -67,9 +67,12 @@ def label(settings: Label) -> Path:
     console.note(
         f"label: {output.path}: {console.counted(query=counts['labelled'])} with {console.counted(hit=counts['hits'])}"
         f"; {console.counted(query=counts['without_hits'])} without a hit dropped",
-        code="written", path=output.path,
-        queries=counts["labelled"], hits=counts["hits"], without_hits=counts["without_hits"],
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+        queries=counts["labelled"],
+        hits=counts["hits"],
+        without_hits=counts["without_hits"],
+    )
     return output.path
 
 

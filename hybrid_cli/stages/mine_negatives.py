@@ -45,8 +45,11 @@ def mine_negatives(settings: MineNegatives) -> Path:
     ]
     recorded = settings if len(parts) > 1 else parts[0].settings
     names = [path.name if len(parts) > 1 else "" for path in settings.collections]
-    inputs = {f"{role} {name}".strip(): path for name, part in zip(names, parts, strict=True)
-              for role, path in part.inputs.items()}  # fmt: skip
+    inputs = {
+        f"{role} {name}".strip(): path
+        for name, part in zip(names, parts, strict=True)
+        for role, path in part.inputs.items()
+    }
     options = recorded.recorded() | ({"remove_query": True} if any(part.queries_in_corpus for part in parts) else {})
     output = artifacts.output_of(recorded, Kind.EXAMPLES, inputs, options)
     if output.up_to_date:
@@ -97,14 +100,16 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
         console.warn(
             f"random documents replace {console.counted(negative=replaced)}, because their source had too few "
             "candidates",
-            code="random-negatives", count=replaced,
-        )  # fmt: skip
+            code="random-negatives",
+            count=replaced,
+        )
     if short := random[SHORT]:
         console.warn(
             f"{console.counted(example=short)} with fewer negatives than requested, since too few documents are left "
             "to draw from",
-            code="few-negatives", count=short,
-        )  # fmt: skip
+            code="few-negatives",
+            count=short,
+        )
     if skipped := counts["queries_without_positive"]:
         console.note(
             f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document",
@@ -115,8 +120,9 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
     console.note(
         f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
         f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}",
-        code="written", path=path, examples=counts["rows"], negatives=counts["negatives"], depths=depths,
-    )  # fmt: skip
+        code="written",
+        path=path,
+    )
 
 
 @dataclass

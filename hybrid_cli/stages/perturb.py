@@ -44,8 +44,10 @@ def perturb(settings: Perturb) -> Path:
     if several and settings.output.suffix == ".parquet":
         raise InputError(
             f"{settings.output}: several attacks need a folder; pass --output without .parquet",
-            code="conflicting-options", path=settings.output, option="output", attacks=names,
-        )  # fmt: skip
+            code="conflicting-options",
+            path=settings.output,
+            option="output",
+        )
     inputs: dict[str, dict[str, Path]] = {}
     skipped: dict[str, str] = {}
     for name in names:
@@ -78,8 +80,11 @@ def perturb(settings: Perturb) -> Path:
 
 def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], skipped: Mapping[str, str]) -> Path:
     """Write a file for each attack, and `meta.json`; an interrupted call continues with the next attack."""
-    files = {role if role != "attacked" else f"attacked {name}": path
-             for name in inputs for role, path in inputs[name].items()}  # fmt: skip
+    files = {
+        role if role != "attacked" else f"attacked {name}": path
+        for name in inputs
+        for role, path in inputs[name].items()
+    }
     options = {"attacks": list(inputs), **settings.recorded()}
     output = artifacts.output_of(settings, Kind.ATTACKS, files, options)
     if output.up_to_date:
@@ -180,8 +185,10 @@ def _from_file(inputs: Inputs) -> Rewrite:
     if texts.keys().isdisjoint(inputs.queries["qid"]):
         raise InputError(
             f"{path}: contains none of the queries; its first id is {next(iter(texts), 'missing')}",
-            code="other-queries", path=path, id=next(iter(texts), None),
-        )  # fmt: skip
+            code="other-queries",
+            path=path,
+            id=next(iter(texts), None),
+        )
 
     def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
         return Attacked(texts.get(qid, "").strip() or text, {"not_in_file": int(qid not in texts)})
@@ -203,8 +210,10 @@ def _note(path: str, counts: dict[str, Any]) -> None:
     console.note(
         f"perturb: {path}: {console.counted(query=counts['queries'])}, {counts['changed']:,} changed "
         f"({counts['unchanged_rate']:.1%} unchanged)" + (f"; {', '.join(own)}" if own else ""),
-        code="written", path=path, **counts,
-    )  # fmt: skip
+        code="written",
+        path=path,
+        **counts,
+    )
 
 
 def _meta(settings: Perturb, manifests: Mapping[str, Manifest], skipped: Mapping[str, str]) -> str:

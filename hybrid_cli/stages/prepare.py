@@ -73,8 +73,9 @@ def _source(settings: Prepare) -> Source:
         if not isinstance(source, Source):
             raise InputError(
                 f"{settings.command}: its reader returned {type(source).__name__}; a Source is needed",
-                code="not-a-source", command=settings.command,
-            )  # fmt: skip
+                code="not-a-source",
+                command=settings.command,
+            )
         files = {name: value for name, value in values.items() if isinstance(value, Path)}
         return source if source.files else replace(source, files=files)
     name = settings.command.split()[1].replace("-", "_")
@@ -91,16 +92,21 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
     console.note(
         f"{settings.command}: {console.counted(document=counts['documents'])}; queries: {', '.join(splits) or 'none'} "
         f"-> {settings.output}",
-        code="written", path=settings.output, documents=counts["documents"], queries=queries, judgments=judgments,
-    )  # fmt: skip
+        code="written",
+        path=settings.output,
+        documents=counts["documents"],
+        queries=queries,
+    )
     if made := counts.get("pseudo_queries"):
         left_out = "; ".join(f"{reason}: {number:,}" for reason, number in made["left_out"].items())
         console.note(
             f"  pseudo-queries ({settings.pseudo_queries}): taken out of "
             + console.counted(document=made["documents_changed"])
             + (f"; documents without one: {left_out}" if left_out else ""),
-            code="pseudo-queries", documents=made["documents_changed"], left_out=made["left_out"],
-        )  # fmt: skip
+            code="pseudo-queries",
+            documents=made["documents_changed"],
+            left_out=made["left_out"],
+        )
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
             console.note(
                 "  the queries of the source are left out; prepare it without --pseudo-queries to use them",

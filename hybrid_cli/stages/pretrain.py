@@ -67,8 +67,10 @@ def pretrain(settings: Pretrain) -> Path:
     state = session.train(lambda _: Job(learner, batches, session.steps(len(corpus)), save, validator))
     console.note(
         f"pretrain: {settings.output}: {console.counted(document=corpus.documents, step=state.step)}{_gain(state)}",
-        code="written", path=settings.output, documents=corpus.documents, steps=state.step,
-    )  # fmt: skip
+        code="written",
+        path=settings.output,
+        documents=corpus.documents,
+    )
     return settings.output
 
 

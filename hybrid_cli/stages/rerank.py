@@ -94,8 +94,9 @@ def _score_examples(settings: Rerank) -> Path:
             storage.write_parquet(scratch, job.tables(), SCHEMAS[Kind.EXAMPLES], manifest)
     console.note(
         f"rerank: {output.path}: {console.counted(example=len(examples), pair=pairs)} scored",
-        code="written", path=output.path, pairs=pairs,
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+    )
     return output.path
 
 
@@ -146,8 +147,12 @@ def _check_depth(settings: Rerank, run: Run) -> None:
     if "top_k" in settings.given and settings.top_k > longest:
         console.warn(
             f"--top-k {settings.top_k}: {settings.run} has at most {longest} hits per query; all are rescored",
-            code="short-lists", option="top_k", value=settings.top_k, path=settings.run, hits=longest,
-        )  # fmt: skip
+            code="short-lists",
+            option="top_k",
+            value=settings.top_k,
+            path=settings.run,
+            hits=longest,
+        )
 
 
 def _write(

@@ -93,9 +93,13 @@ def search(settings: Search) -> Any:
     options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
     options |= _grouping(settings, parts) | _filter(settings)
     output = artifacts.open_output(
-        settings.output or Path(), Kind.RUN, "search --exact" if settings.exact else "search",
-        inputs=_inputs(settings, source), options=options, overwrite=settings.overwrite,
-    )  # fmt: skip
+        settings.output or Path(),
+        Kind.RUN,
+        "search --exact" if settings.exact else "search",
+        inputs=_inputs(settings, source),
+        options=options,
+        overwrite=settings.overwrite,
+    )
     if output.up_to_date:
         return output.path
     warn_changed([manifest for part in parts for manifest in part])
@@ -141,10 +145,13 @@ def _in_retriever(settings: Search, folder: Path) -> Any:
     rule = settings.group or files.stored.group
     group = {} if rule == NO_GROUPS else {"group": rule}
     output = artifacts.open_output(
-        settings.output or Path(), Kind.RUN, "search",
-        inputs=inputs, options=settings.recorded(index_kind=RETRIEVER) | group | _filter(settings),
+        settings.output or Path(),
+        Kind.RUN,
+        "search",
+        inputs=inputs,
+        options=settings.recorded(index_kind=RETRIEVER) | group | _filter(settings),
         overwrite=settings.overwrite,
-    )  # fmt: skip
+    )
     if not output.up_to_date:
         warn_changed([shard for index in files.manifests for shard in index])
         start = partial(_opened, settings.of_worker(), source, None, (), allowed)
@@ -203,9 +210,13 @@ def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> Fu
 
 
 def _write(
-    output: Output, settings: Search, source: Path, manifests: Sequence[Manifest],
-    start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]], more: Sequence[pa.Field] = (),
-) -> None:  # fmt: skip
+    output: Output,
+    settings: Search,
+    source: Path,
+    manifests: Sequence[Manifest],
+    start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]],
+    more: Sequence[pa.Field] = (),
+) -> None:
     queries = _queries(source, manifests[0])
     gpu = settings.device.startswith("cuda")
     if settings.ray_address and any(manifest.kind == Kind.DENSE_INDEX for manifest in manifests):
@@ -227,8 +238,12 @@ def _write(
     console.note(
         f"search: {output.path}: {console.counted(query=len(queries), hit=written.counts['rows'])}"
         + (f", {console.counted(query=without)} without hits" if without else ""),
-        code="written", path=output.path, queries=len(queries), hits=written.counts["rows"], without_hits=without,
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+        queries=len(queries),
+        hits=written.counts["rows"],
+        without_hits=without,
+    )
 
 
 def _with_pytorch(start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]]) -> Any:
@@ -260,9 +275,13 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
         f"search: {output.path}: {console.counted(query=len(queries), hit=len(run))}; "
         f"{settings.measure} {figure(score)} with RM3 by cross-validation, {figure(without)} without, on "
         f"{len(tuned.judged):,} judged queries",
-        code="written", path=output.path, queries=len(queries), hits=len(run), judged=len(tuned.judged),
-        measure=settings.measure, value=score, without=without,
-    )  # fmt: skip
+        code="written",
+        path=output.path,
+        queries=len(queries),
+        hits=len(run),
+        measure=settings.measure,
+        value=score,
+    )
 
 
 def _qrels(settings: Search) -> Path:

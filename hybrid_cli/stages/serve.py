@@ -53,15 +53,21 @@ def _serve(settings: Serve) -> None:
     with log as file:
         app = app_of(state, port, file)
         address = f"http://{_shown(settings.host)}:{port}/" + (f"?login={app.login}" if app.needs_token else "")
-        console.note(f"serve: {state.live.name}: {address}", code="serving", url=address, port=port)
+        console.note(f"serve: {state.live.name}: {address}", code="serving")
         if settings.judgments is not None or app.needs_token:
-            console.note(f"serve: for programs: Authorization: Bearer {state.token}", code="token", token=state.token)
+            console.note(f"serve: for programs: Authorization: Bearer {state.token}", code="token")
         if settings.open:
             webbrowser.open(address)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
-            timeout_graceful_shutdown=round(settings.timeout), backlog=1024,
-        )  # fmt: skip
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            timeout_graceful_shutdown=round(settings.timeout),
+            backlog=1024,
+        )
         uvicorn.Server(config).run(sockets=[listener])
 
 
@@ -121,4 +127,4 @@ def _installed() -> Iterator[None]:
             raise
         extra = _PACKAGES[package]
         problem = f"serve: the package {package} is not installed; run: pip install 'hybrid_cli[{extra}]'"
-        raise HybridError(problem, code="missing-package", package=package) from None
+        raise HybridError(problem, code="missing-package") from None

@@ -60,9 +60,12 @@ def split(settings: Split) -> Path:
         f"split: {output.path}: {len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
         + (f"; {unjudged:,} without judgments left out" if unjudged else "")
         + ("; no split for training, since dev takes the other fold (--no-dev)" * (settings.dev and len(parts) == 2)),
-        code="written", path=output.path, folds=[len(part) for part in parts], unjudged=unjudged,
+        code="written",
+        path=output.path,
+        folds=[len(part) for part in parts],
+        unjudged=unjudged,
         trains=not settings.dev or len(parts) > 2,
-    )  # fmt: skip
+    )
     return output.path
 
 

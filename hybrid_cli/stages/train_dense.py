@@ -157,8 +157,10 @@ def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
         console.warn(
             f"{settings.training_examples}: not mined with a run of {settings.boost}, so the learner is not trained "
             "on its errors; search the training queries with it, and mine with --sources run:FILE",
-            code="boost-not-mined", option="boost", path=settings.training_examples,
-        )  # fmt: skip
+            code="boost-not-mined",
+            option="boost",
+            path=settings.training_examples,
+        )
 
 
 def _names_encoder(settings: TrainDense) -> bool:
@@ -262,8 +264,10 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
         )
         raise InputError(
             f"{file.parent}: was trained orthogonal to another projection of BM25 ({was}; now {now}); use the --dim of "
-            "the model, or another start model", code="other-projection", path=file.parent,
-        )  # fmt: skip
+            "the model, or another start model",
+            code="other-projection",
+            path=file.parent,
+        )
 
 
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:

@@ -67,10 +67,7 @@ def train_sparse(settings: TrainSparse) -> Path:
     prepare_start(network.backbone, settings, settings.model)
     if encoder.fresh and settings.architecture == "splade":
         first = next(examples.batches(settings))
-        encoder.start_sparse(
-            [*chain(*(group.titles for group in first))],
-            [*chain(*(group.texts for group in first))],
-        )
+        encoder.start_sparse([*chain(*(group.titles for group in first))], [*chain(*(group.texts for group in first))])
     state = session.train(lambda work: _job(settings, session, encoder, examples, work))
     session.note(state, example=len(examples))
     return settings.output

@@ -79,7 +79,7 @@ def update(settings: Update) -> Path:
     if settings.prune:
         pruned = prune(files)
         names = ", ".join(map(str, pruned)) or "no earlier generations"
-        console.note(f"update: removed {names}", code="pruned", paths=pruned)
+        console.note(f"update: removed {names}", code="pruned")
     return folder
 
 
@@ -103,8 +103,11 @@ def _update_index(settings: Update) -> Path:
         console.note(
             f"update: {index}: {len(removed):,} removed or replaced, {change.total:,} added; {len(known):,} -> "
             f"{console.counted(document=left + change.total)} (dry run: nothing is written)",
-            code="documents-changed", path=index, before=len(known), after=left + change.total,
-        )  # fmt: skip
+            code="documents-changed",
+            path=index,
+            before=len(known),
+            after=left + change.total,
+        )
         return settings.output
     return write_change(settings, change, inputs)
 
@@ -121,8 +124,11 @@ def _listed_ids(path: Path, known: pl.Series, of: Path) -> tuple[pl.Series, Reco
     if len(unknown := ids.filter(~ids.is_in(known.implode()))):
         raise InputError(
             f"{path}: {console.counted(id=len(unknown))} not in {of} ('{unknown[0]}', ...); remove their lines",
-            code="unknown-id", path=path, index=of, id=unknown[0], count=len(unknown),
-        )  # fmt: skip
+            code="unknown-id",
+            path=path,
+            id=unknown[0],
+            count=len(unknown),
+        )
     if not len(ids):
         raise InputError(f"{path}: contains no ids; write one per line", code="no-ids", path=path)
     if storage.fingerprint(path) != fingerprint:
@@ -136,8 +142,12 @@ def _report(settings: Update, folder: Path, changes: Difference) -> None:
     console.note(
         f"update: {folder}: {what}; {changes.before:,} -> {console.counted(document=changes.after)}"
         + (" (dry run: nothing is written)" if settings.dry_run else ""),
-        code="documents-changed", path=folder, before=changes.before, after=changes.after, **counts,
-    )  # fmt: skip
+        code="documents-changed",
+        path=folder,
+        before=changes.before,
+        after=changes.after,
+        **counts,
+    )
 
 
 def _written(
@@ -168,10 +178,13 @@ def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number
     inputs: dict[str, artifacts.Input] = {f"index {n}": index for n, index in enumerate(indexes, 1)}
     recorded = {role: artifacts.recorded_input(made, role) for role in made.inputs if role not in inputs}
     output = artifacts.open_output(
-        files.folder, Kind.RETRIEVER, settings.command,
+        files.folder,
+        Kind.RETRIEVER,
+        settings.command,
         inputs=inputs | {role: source for role, source in recorded.items() if source is not None},
-        options=made.options | {"generation": number}, overwrite=True,
-    )  # fmt: skip
+        options=made.options | {"generation": number},
+        overwrite=True,
+    )
     before = files.stored.changed or {}
     changed = {name: before.get(name, 0) + count for name, count in changes.counts.items()}
     named = named_indexes(indexes, output.target)
@@ -182,5 +195,6 @@ def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number
             counts |= made.counts
     console.note(
         f"update: {files.folder}: generation {number}; {', '.join(map(os.path.relpath, indexes))}",
-        code="written", path=files.folder, generation=number, indexes=indexes,
-    )  # fmt: skip
+        code="written",
+        path=files.folder,
+    )

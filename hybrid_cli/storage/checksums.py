@@ -82,8 +82,9 @@ def changed_error(path: Path) -> DamageError:
     """Return the error about a file that differs from its checksum."""
     return DamageError(
         f"{path}: the content changed on the disk after it was written; restore or rebuild the file",
-        code="damaged", path=path,
-    )  # fmt: skip
+        code="damaged",
+        path=path,
+    )
 
 
 def hash_file(path: Path) -> str:

@@ -76,8 +76,9 @@ def refuse_planted(path: Path) -> None:
         if os.path.lexists(file) and (reason := _planted_reason(file, file == lock)):
             raise HybridError(
                 f"{file}: {reason}, so it may not be a scratch file of this user; remove it, or name another output",
-                code="planted-scratch-file", path=file,
-            )  # fmt: skip
+                code="planted-scratch-file",
+                path=file,
+            )
 
 
 def _planted_reason(file: Path, is_lock: bool) -> str:

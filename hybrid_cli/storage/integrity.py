@@ -82,8 +82,9 @@ def check_listed(root: Path, parts: Sequence[Path], pattern: str) -> None:
     if listed and (foreign := sorted(set(parts) - listed)):
         raise DamageError(
             f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact",
-            code="foreign-file", path=foreign[0],
-        )  # fmt: skip
+            code="foreign-file",
+            path=foreign[0],
+        )
 
 
 def refuse_lost(paths: Iterable[Path]) -> None:
@@ -108,8 +109,10 @@ def refuse_lost_rows(path: Path, what: str, count: int, expected: int) -> None:
         raise HybridError(
             f"{path}: {count:,} {what} instead of {expected:,}, because files were removed while the command ran; "
             "repeat the command",
-            code="rows-lost", path=path, found=count, expected=expected,
-        )  # fmt: skip
+            code="rows-lost",
+            path=path,
+            expected=expected,
+        )
 
 
 @contextmanager

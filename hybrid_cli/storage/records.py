@@ -80,8 +80,11 @@ class Record:
         """
         return InputError(
             f"{path}: {self.kind.predicate} (made by `{self.stage}`); {wanted}",
-            code="other-kind", path=path, kind=self.kind, expected=expected,
-        )  # fmt: skip
+            code="other-kind",
+            path=path,
+            kind=self.kind,
+            expected=expected,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored fields, with their own checksum."""
@@ -134,8 +137,10 @@ def read_record(
     if stored is None:
         raise InputError(
             f"{path}: has no manifest, so it was not written by hybrid; {wanted} needed here",
-            code="no-manifest", path=path, expected=kind,
-        )  # fmt: skip
+            code="no-manifest",
+            path=path,
+            expected=kind,
+        )
     if kind is not None and stored.kind != kind:
         raise stored.other_kind(path, f"{wanted} needed here", kind)
     return stored
@@ -200,24 +205,30 @@ def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) ->
         _refuse_newer(text, path)
         raise DamageError(
             f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
-            code="damaged-manifest", **{**error.fields, "path": path},
-        ) from None  # fmt: skip
+            code="damaged-manifest",
+            **{**error.fields, "path": path},
+        ) from None
     if parsed is None:
         raise InputError(
             f"{path}: has format {written}, this hybrid reads up to {newest}; update hybrid",
-            code="newer-format", path=path, format=written,
-        )  # fmt: skip
+            code="newer-format",
+            path=path,
+            format=written,
+        )
     if stored not in (_IN_FOOTER, hash_json(values)):
         raise DamageError(
             f"{path}: its manifest changed on the disk after it was written; restore or rebuild it",
-            code="damaged-manifest", path=path,
-        )  # fmt: skip
+            code="damaged-manifest",
+            path=path,
+        )
     if parsed.format < newest and not any_format:
         raise InputError(
             f"{path}: {parsed.kind} written by an older hybrid (manifest format {parsed.format}, now {newest}); "
             f"rebuild it with `hybrid {parsed.stage} ... --overwrite`",
-            code="older-format", path=path, format=parsed.format,
-        )  # fmt: skip
+            code="older-format",
+            path=path,
+            format=parsed.format,
+        )
     return parsed
 
 
@@ -239,8 +250,10 @@ def _refuse_newer(text: str, path: Path) -> None:
     if is_later(version):
         raise InputError(
             f"{path}: was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid",
-            code="newer-version", path=path, version=version,
-        )  # fmt: skip
+            code="newer-version",
+            path=path,
+            version=version,
+        )
 
 
 def has_checksums(path: Path) -> bool:

@@ -52,8 +52,9 @@ def reading(path: Path) -> Iterator[None]:
         kind = DamageError if isinstance(error, OSError) else InputError
         raise kind(
             f"{path}: is not readable ({reason}); write the file again, or restore a copy",
-            code="damaged-parquet", path=path,
-        ) from None  # fmt: skip
+            code="damaged-parquet",
+            path=path,
+        ) from None
 
 
 def row_count(path: Path) -> int:
@@ -91,16 +92,21 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
         folder_kind = f"the folder of {record.kind.phrase}" if record else "a folder"
         raise InputError(
             f"{path}: is {folder_kind}; a {kind} file is needed here",
-            code="other-kind", path=path, kind=record and record.kind, expected=kind,
-        )  # fmt: skip
+            code="other-kind",
+            path=path,
+            kind=record and record.kind,
+            expected=kind,
+        )
     if record is not None and record.kind != kind:
         raise record.other_kind(path, f"a {kind} file is needed here", kind)
     if not is_parquet(path):
         advice = "; make a collection with `hybrid prepare files`" if kind == Kind.CORPUS else ""
         raise InputError(
             f"{path}: is not a Parquet file; a {kind} file is needed here{advice}",
-            code="not-parquet", path=path, expected=kind,
-        )  # fmt: skip
+            code="not-parquet",
+            path=path,
+            expected=kind,
+        )
     schema = parquet_metadata(path).schema.to_arrow_schema()
     limits().refuse_columns(path, path, len(schema.names))
     for column in SCHEMAS[kind]:
@@ -115,22 +121,28 @@ def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, n
     if schema.names.count(name) > 1:
         raise InputError(
             f"{path}: has several columns '{name}'; rename or remove all but one",
-            code="repeated-column", path=path, column=name,
-        )  # fmt: skip
+            code="repeated-column",
+            path=path,
+            column=name,
+        )
     if name not in schema.names:
         if name in _OPTIONAL:
             return
         raise InputError(
             f"{path}: has no column '{name}' (found: {', '.join(schema.names[:50])}); a {kind} file needs "
             + ", ".join(SCHEMAS[kind].names),
-            code="no-such-column", path=path, column=name,
-        )  # fmt: skip
+            code="no-such-column",
+            path=path,
+            column=name,
+        )
     numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
     if not (_is_compatible(schema.field(name).type, column.type) or (numbers and _is_integer(schema, name))):
         raise InputError(
             f"{path}: column '{name}' is {schema.field(name).type}, a {kind} file needs {column.type}",
-            code="other-type", path=path, column=name,
-        )  # fmt: skip
+            code="other-type",
+            path=path,
+            column=name,
+        )
 
 
 def _is_integer(schema: pa.Schema, name: str) -> bool:
@@ -199,8 +211,11 @@ def _refuse_infinite(rows: pa.Table) -> None:
         qid, docid, _, score, *_ = (column[pc.index(finite, False).as_py()].as_py() for column in rows.columns)
         raise InputError(
             f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores",
-            code="score-not-finite", query=qid, document=docid, value=score,
-        )  # fmt: skip
+            code="score-not-finite",
+            query=qid,
+            document=docid,
+            value=score,
+        )
 
 
 class _HashSink:

@@ -106,9 +106,7 @@ class Examples:
         if missing is not None:
             place = f"query {missing['qid']}, document {missing['docid']}"
             problem = f"{place} and {count - 1:,} others have no score of the teacher; {advice}"
-            raise path_error(
-                self.path, problem, code="missing-score", query=missing["qid"], document=missing["docid"], count=count
-            )
+            raise path_error(self.path, problem, code="missing-score", query=missing["qid"], count=count)
 
     def refuse_scores(self, advice: str, qids: pl.Series | None = None) -> None:
         """Refuse examples that have scores of a teacher already.
@@ -232,8 +230,12 @@ class Examples:
             console.warn(
                 f"--negatives {plan.negatives}: {self.path} has at most {most} per query, so each is drawn several "
                 "times; mine more with mine-negatives --num-negatives",
-                code="few-negatives", option="negatives", value=plan.negatives, path=self.path, most=most,
-            )  # fmt: skip
+                code="few-negatives",
+                option="negatives",
+                value=plan.negatives,
+                path=self.path,
+                most=most,
+            )
         return batches(len(self), lambda epoch, skip: self.epoch(epoch, plan.seed, plan.negatives, skip), plan, done)
 
     def dev_rows(self, queries: int) -> pl.DataFrame:

@@ -55,9 +55,12 @@ def open_callback(name: str) -> Callback:
     if ":" not in name and name not in CALLBACKS:
         known = "".join(f", or {choice}" for choice in CALLBACKS)
         raise option_error(
-            "callback", name, f"unknown; pass module:Class, FILE.py:Class{known}",
-            code="unknown-choice", choices=list(CALLBACKS),
-        )  # fmt: skip
+            "callback",
+            name,
+            f"unknown; pass module:Class, FILE.py:Class{known}",
+            code="unknown-choice",
+            choices=list(CALLBACKS),
+        )
     if ":" not in name:
         return CALLBACKS[name]()
     try:
@@ -175,6 +178,7 @@ def open_tracker(name: TrackerName) -> type[Tracker]:
     if find_spec(TRACKERS[name].package) is None:
         raise InputError(
             f"--track {name}: needs the package {name}; run pip install 'hybrid_cli[{name}]'",
-            code="missing-package", option="track", package=name,
-        )  # fmt: skip
+            code="missing-package",
+            option="track",
+        )
     return TRACKERS[name]

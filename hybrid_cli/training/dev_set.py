@@ -259,15 +259,16 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
         + _ORIGINS[dev.origin].format(len(dev.documents))
         + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
         + (f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else ""),
-        code="validation", queries=len(dev.queries), documents=len(dev.documents), origin=dev.origin,
-        criterion=criterion, corpus=len(whole.dev.documents) if whole else None,
-    )  # fmt: skip
+        code="validation",
+        origin=dev.origin,
+    )
     if how.examples.lost_index:
         console.warn(
             f"{how.examples.examples.path}: its BM25 index is missing or changed, so the validation measures the dense "
             "model alone, not the sum with BM25; mine the dev examples again",
-            code="index-changed", path=how.examples.examples.path,
-        )  # fmt: skip
+            code="index-changed",
+            path=how.examples.examples.path,
+        )
     _warn_of_training_queries(how.examples.examples.path, dev.queries, how.trained)
     return Validator(
         DevRetrieval(dev, encoder, bm25, how.fixed).measure,
@@ -305,8 +306,10 @@ def _warn_of_training_queries(examples: Path | str, queries: pl.DataFrame, train
         console.warn(
             f"{examples}: {common:,} of the {len(queries):,} dev queries are training queries, on which the validation "
             "is too optimistic; mine the dev examples from another split",
-            code="trained-on-queries", path=examples, count=common, queries=len(queries),
-        )  # fmt: skip
+            code="trained-on-queries",
+            path=examples,
+            count=common,
+        )
 
 
 def reciprocal_ranks(scores: Floats, relevant: Sequence[Rows], cut: int = 10) -> npt.NDArray[np.float64]:

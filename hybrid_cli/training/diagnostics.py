@@ -51,5 +51,8 @@ def check(curve: Curve, remedy: str = "") -> None:
         console.warn(
             f"active share {mean:.1%} in the first {len(shares)} steps: hardly any loss is left to learn from"
             + (f"; {remedy}" if remedy else ""),
-            code="hardly-any-loss", active_share=mean, steps=len(shares), remedy=remedy,
-        )  # fmt: skip
+            code="hardly-any-loss",
+            active_share=mean,
+            steps=len(shares),
+            remedy=remedy,
+        )

@@ -290,8 +290,10 @@ def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
         remedy = "lower --learning-rate" if step > 1 else "check the weights of the start model"
         raise HybridError(
             f"step {step}: not finite ({shown}); {remedy}, or use --precision fp32",
-            code="values-not-finite", step=step, names=list(wrong),
-        )  # fmt: skip
+            code="values-not-finite",
+            step=step,
+            names=list(wrong),
+        )
 
 
 def rising_steps(plan: Optimization, total: int) -> int:

@@ -99,11 +99,7 @@ Objective = Callable[[LossInputs], Terms]
 
 
 def objective(
-    name: str,
-    ortho_weight: float = 0.0,
-    distill: Distill | None = None,
-    distill_weight: float = 1.0,
-    **parameters: Any,
+    name: str, ortho_weight: float = 0.0, distill: Distill | None = None, distill_weight: float = 1.0, **parameters: Any
 ) -> Objective:
     """Return a loss with its parameters.
 

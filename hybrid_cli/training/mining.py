@@ -250,9 +250,10 @@ class Miner:
             console.warn(
                 f"{run}: lacks the relevant document of {console.counted(example=len(missing))} of {len(scored):,} "
                 f"({_names(missing)}), which are left out; score mined examples with `hybrid rerank` to keep them",
-                code="positives-without-score", path=run, count=len(missing),
-                ids=missing["docid"].unique(maintain_order=True).head(3).to_list(),
-            )  # fmt: skip
+                code="positives-without-score",
+                path=run,
+                count=len(missing),
+            )
         return kept.drop("example").with_row_index("example")
 
     def _with_teacher(self, pairs: pl.DataFrame) -> pl.DataFrame:
@@ -305,8 +306,11 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
             documents = console.counted(**{"relevant document": count})
             console.warn(
                 f"{where}: skips {documents} {what} ({_names(skipped)})",
-                code=code, path=where, count=count, ids=skipped["docid"].unique(maintain_order=True).head(3).to_list(),
-            )  # fmt: skip
+                code=code,
+                path=where,
+                count=count,
+                ids=skipped["docid"].unique(maintain_order=True).head(3).to_list(),
+            )
     return known.drop("example").with_row_index("example")
 
 

@@ -67,8 +67,9 @@ class StudentNegatives:
             console.warn(
                 f"{self.count:,} negatives per query from the model in training: the pool has {documents:,} documents, "
                 "so some are added several times; pass a lower number",
-                code="small-pool", count=self.count, documents=documents,
-            )  # fmt: skip
+                code="small-pool",
+                count=self.count,
+            )
 
     def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
         """Yield the batches from the `done`-th on, with `count` more documents per query.

@@ -234,11 +234,7 @@ class FrozenEncoder:
                     advance,
                 )
                 self._documents, self._document_rows = stored_vectors(
-                    work,
-                    f"{role}documents",
-                    examples.documents(),
-                    of_documents,
-                    advance,
+                    work, f"{role}documents", examples.documents(), of_documents, advance
                 )
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:

@@ -59,9 +59,7 @@ def learned(
     by_fold = [_searched(replace(retriever, recipe=recipe), table) for recipe in recipes] or [hits] * len(folds)
     kinds = ["lexical" if index[0].kind == Kind.LEXICAL_INDEX else "dense" for index in files.manifests]
     parts = [Fold(*part) for part in zip(folds, by_fold, strict=True)]
-    return calibrate(
-        hits, judgments, parts, list(retriever.sides), retriever.depth, prior_of(kinds), settings.seed
-    )  # fmt: skip
+    return calibrate(hits, judgments, parts, list(retriever.sides), retriever.depth, prior_of(kinds), settings.seed)
 
 
 def _searched(retriever: Retriever, queries: pl.DataFrame) -> pl.DataFrame:

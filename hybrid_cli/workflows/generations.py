@@ -66,9 +66,11 @@ class CurrentDocuments:
         if lost := [corpus.path for corpus in recorded if not corpus.is_unchanged]:
             what = "has changed since its indexes were built" if lost[0].exists() else "is missing"
             raise path_error(
-                files.folder, f"its corpus {lost[0]} {what}, and `update` compares with it; build the retriever again",
-                code="corpus-changed", corpus=lost[0],
-            )  # fmt: skip
+                files.folder,
+                f"its corpus {lost[0]} {what}, and `update` compares with it; build the retriever again",
+                code="corpus-changed",
+                corpus=lost[0],
+            )
         collection = collection_of(recorded)
         if collection is None:
             problem = "its indexes record no collection; build them from one that `hybrid prepare` wrote"
@@ -133,9 +135,12 @@ class Difference:
             raise InputError(
                 f"{source}: lacks {len(self.removed):,} of {self.before:,} documents, such as {min(self.removed)}; "
                 "pass --allow-shrink to delete them",
-                code="many-deletions", path=source, count=len(self.removed), documents=self.before,
+                code="many-deletions",
+                path=source,
+                count=len(self.removed),
+                documents=self.before,
                 option="allow_shrink",
-            )  # fmt: skip
+            )
 
 
 def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], passages: bool) -> Difference:
@@ -150,9 +155,14 @@ def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], passages
     documents_before, documents_after = _documents(before, passages), _documents(after, passages)
     changed = (_documents(gone, passages) | _documents(new, passages)) & documents_before & documents_after
     return Difference(
-        gone, new, documents_after - documents_before, changed, documents_before - documents_after,
-        len(documents_before), len(documents_after),
-    )  # fmt: skip
+        gone,
+        new,
+        documents_after - documents_before,
+        changed,
+        documents_before - documents_after,
+        len(documents_before),
+        len(documents_after),
+    )
 
 
 def changed_rows(
@@ -210,7 +220,7 @@ def present_documents(
     if made is not None and made.kind == Kind.COLLECTION:
         if (passages := made.options.get("split_passages")) not in (None, options.get("split_passages")):
             problem = f"has passages of {passages} words, {current.collection} has others; prepare it like that one"
-            raise path_error(given, problem, code="other-passages", value=passages, collection=current.collection)
+            raise path_error(given, problem, code="other-passages", value=passages)
         if passages is not None or not current.splits:
             _check_columns(given, current)
             yield collections.corpus_path(given)
@@ -219,7 +229,7 @@ def present_documents(
     elif options.get(SOURCE, current.manifest.stage) != PrepareFiles.command:
         command = options.get(SOURCE, current.manifest.stage)
         problem = f"was made by `{command}`; run it on the present documents, and pass that collection"
-        raise path_error(current.collection, problem, code="other-source", stage=command)
+        raise path_error(current.collection, problem, code="other-source")
     with TemporaryDirectory() as folder:
         corpus = Path(folder) / "collection"
         with console.quiet():

@@ -345,8 +345,10 @@ class CommandJudge:
         if self._late:
             raise InputError(
                 f"--command {self._command}: no answer after {self._timeout:g} seconds; pass a longer --timeout",
-                code="command-timeout", option="command", value=self._timeout,
-            )  # fmt: skip
+                code="command-timeout",
+                option="command",
+                value=self._timeout,
+            )
         if not answer:
             raise InputError(
                 f"--command {self._command}: ended without an answer", code="command-ended", option="command"
@@ -403,7 +405,7 @@ class RerankerJudge:
         grades = np.array([grade for _, grade in labelled])
         if len(grades) < _LEAST_LABELLED or not (grades <= 0).any() or not (grades > 0).any():
             reason = f"needs {_LEAST_LABELLED} judgments of people in the collection, of grade 0 and of others"
-            raise option_error("qrels", None, reason, code="too-few-judgments", found=len(grades))
+            raise option_error("qrels", None, reason, code="too-few-judgments")
         self._model, self._lock = load_reranker(model), threading.Lock()
         self.name = in_one_word(model.rstrip("/").rpartition("/")[2])
         scores = np.array([self._score(question) for question, _ in labelled])
@@ -448,8 +450,10 @@ def refuse_people(output: Path) -> None:
     if others or (output.stat().st_size and not raters_of(output)):
         raise InputError(
             f"{output}: has judgments that no machine gave; name another output",
-            code="foreign-file", path=output, option="output",
-        )  # fmt: skip
+            code="foreign-file",
+            path=output,
+            option="output",
+        )
 
 
 @dataclass
@@ -488,14 +492,18 @@ class MachineSession:
             f"judge: {console.counted(call=len(waiting))}"
             + (f", about {tokens:,} tokens of input" if tokens else "")
             + (f"; {known:,} answers are known" if known else ""),
-            code="forecast", calls=len(waiting), tokens=tokens, known=known,
-        )  # fmt: skip
+            code="forecast",
+            calls=len(waiting),
+            known=known,
+        )
         cut = {docid for (_, docid), (_, question) in self.questions.items() if len(question.text) > LONGEST_TEXT}
         if cut and isinstance(self.judge, ChatJudge):
             console.note(
                 f"judge: the model sees the first {LONGEST_TEXT:,} characters of {console.counted(document=len(cut))}",
-                code="truncated-documents", count=len(cut), limit=LONGEST_TEXT,
-            )  # fmt: skip
+                code="truncated-documents",
+                count=len(cut),
+                limit=LONGEST_TEXT,
+            )
 
     def ask(self, concurrency: int) -> None:
         """Ask for the missing grades, `concurrency` at a time.
@@ -551,8 +559,9 @@ class MachineSession:
                 raise HybridError(
                     f"judge: the last {self._in_a_row} answers of {self.judge.name} are unusable ({error}); use "
                     "another model",
-                    code="unusable-answers", count=self._in_a_row, reason=str(error),
-                ) from None  # fmt: skip
+                    code="unusable-answers",
+                    count=self._in_a_row,
+                ) from None
 
     def _add(self, grades: Mapping[Pair, tuple[str, int]]) -> None:
         """Store grades by pair, with the keys of their questions."""
@@ -582,24 +591,32 @@ class MachineSession:
         counts = ", ".join(f"{list(grades.values()).count(grade):,} of grade {grade}" for grade in range(HIGHEST + 1))
         console.note(
             f"judge: {output}: {console.counted(judgment=len(grades))} by {rater}: {counts}",
-            code="judged", path=output, judgments=len(grades), queries=len({qid for qid, _ in grades}), left=left,
-        )  # fmt: skip
+            code="judged",
+            path=output,
+            judgments=len(grades),
+            queries=len({qid for qid, _ in grades}),
+            left=left,
+        )
         if self.bad:
             console.warn(
                 f"judge: {console.counted(hit=len(self.bad))} got no usable answer (the last: "
                 f"{list(self.bad.values())[-1]}); the same command asks again",
-                code="bad-answers", count=len(self.bad), reasons=sorted(set(self.bad.values())),
-            )  # fmt: skip
+                code="bad-answers",
+                count=len(self.bad),
+                reasons=sorted(set(self.bad.values())),
+            )
         if self.spent:
             console.note(
                 f"judge: --max-calls is reached; the same command continues with {console.counted(hit=left)}",
-                code="max-calls", option="max_calls", left=left,
-            )  # fmt: skip
+                code="max-calls",
+                option="max_calls",
+            )
         if grades and len(set(grades.values())) == 1:
             console.warn(
                 f"{output}: every grade is {next(iter(grades.values()))}, which says nothing",
-                code="one-grade", path=output,
-            )  # fmt: skip
+                code="one-grade",
+                path=output,
+            )
 
     def _complete(self, grades: Mapping[Pair, int], rater: str) -> None:
         """Add the pairs whose question was answered for another pair, or whose last answer is to another question."""

@@ -42,10 +42,23 @@ BATCH, MAX_EPOCHS = 28, 3
 MOST_STEPS = 300  # some minutes with the start model on two cores
 DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
 _LATER_OUTPUTS = (  # patterns of what follows the collection, which is the first output
-    "pseudo", "folds", "bm25", "dense", "pseudo-bm25", "pseudo-dense", "train.parquet", "dev.parquet", "model",
-    "bm25.*.parquet", "dense.*.parquet", "hybrid.*.parquet", "weights.json",
-    "retriever", "pseudo-retriever", "report.html",
-)  # fmt: skip
+    "pseudo",
+    "folds",
+    "bm25",
+    "dense",
+    "pseudo-bm25",
+    "pseudo-dense",
+    "train.parquet",
+    "dev.parquet",
+    "model",
+    "bm25.*.parquet",
+    "dense.*.parquet",
+    "hybrid.*.parquet",
+    "weights.json",
+    "retriever",
+    "pseudo-retriever",
+    "report.html",
+)
 _OF_TRAINING = ("max_steps", "layers")  # options
 
 S = TypeVar("S", bound=Settings)
@@ -179,8 +192,10 @@ class RecommendedPath:
         console.note(
             f"\nauto: the first {length} tokens of a document, which the encoder reads, leave out {unread:.0%} of all "
             f"tokens: documents are {how}; to choose: --doc-max-len, --split-passages",
-            code="passages-chosen" if split else "whole-documents", unread=round(unread, 3), words=words,
-        )  # fmt: skip
+            code="passages-chosen" if split else "whole-documents",
+            unread=round(unread, 3),
+            words=words,
+        )
         if split:
             self.run(self._source(documents, words=words).changed(overwrite=True))
 
@@ -227,16 +242,17 @@ class RecommendedPath:
                 if few:
                     console.note(
                         f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}",
-                        code="pseudo-queries-chosen", kind=kind, counts=counts,
-                    )  # fmt: skip
+                        code="pseudo-queries-chosen",
+                        kind=kind,
+                    )
                 return kind
         left_out = ["training"] if judged else ["training", "report"]
         console.warn(
             " and ".join(f"no {name}" for name in left_out)
             + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
             f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train",
-            code="few-pseudo-queries", left_out=left_out, counts=counts,
-        )  # fmt: skip
+            code="few-pseudo-queries",
+        )
         return None
 
     def _source(self, output: Path, pseudo: PseudoQueries | None = None, words: int | None = None) -> PrepareFiles:
@@ -282,8 +298,10 @@ class RecommendedPath:
                 f"\nauto: the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged queries; "
                 "pass --max-steps to train on pseudo-queries, which can make it worse "
                 "(docs/own-documents.md)",
-                code="start-model-used", option="max_steps", queries=MIN_TRAIN_QUERIES,
-            )  # fmt: skip
+                code="start-model-used",
+                option="max_steps",
+                queries=MIN_TRAIN_QUERIES,
+            )
             return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
         dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
@@ -293,14 +311,14 @@ class RecommendedPath:
             console.note(
                 "\nauto: training on pseudo-queries can lower quality (docs/own-documents.md); --max-steps 0 keeps "
                 "the start model",
-                code="pseudo-queries-train", option="max_steps",
-            )  # fmt: skip
+                code="pseudo-queries-train",
+                option="max_steps",
+            )
         self.run(
             self._training(
-                examples, steps, self.at("model"),
-                dev=dev, dev_queries=DEV_QUERIES, eval_steps=-(-steps // VALIDATIONS),
+                examples, steps, self.at("model"), dev=dev, dev_queries=DEV_QUERIES, eval_steps=-(-steps // VALIDATIONS)
             )
-        )  # fmt: skip
+        )
         return str(self.at("model"))
 
     def _mined(self, queries: PurposeQueries, name: str, **more: Any) -> Path:
@@ -312,9 +330,15 @@ class RecommendedPath:
     def _training(self, examples: Path, steps: int, output: Path, **more: Any) -> TrainDense:
         more |= self.given("layers", "seed", "device", "threads")
         return TrainDense(
-            examples, model=self.settings.model, query_max_len=QUERY_LENGTH,
-            doc_max_len=DOCUMENT_LENGTH, batch_size=BATCH, max_steps=steps, output=output, **more,
-        )  # fmt: skip
+            examples,
+            model=self.settings.model,
+            query_max_len=QUERY_LENGTH,
+            doc_max_len=DOCUMENT_LENGTH,
+            batch_size=BATCH,
+            max_steps=steps,
+            output=output,
+            **more,
+        )
 
     # ---------------------------------------------------------------------------------------------------- retrieval
 
@@ -330,9 +354,13 @@ class RecommendedPath:
     def encode(self, corpus: Path, model: str) -> Encode:
         """Return the settings that encode a corpus."""
         return Encode(
-            corpus, model=model, query_max_len=QUERY_LENGTH, doc_max_len=self.document_length,
-            output=self.index("dense", corpus), **self.given("device", "threads"),
-        )  # fmt: skip
+            corpus,
+            model=model,
+            query_max_len=QUERY_LENGTH,
+            doc_max_len=self.document_length,
+            output=self.index("dense", corpus),
+            **self.given("device", "threads"),
+        )
 
     def composed(self, corpus: Path, weights: Path | None = None) -> Compose:
         """Return the settings that compose both indexes of a corpus: with tuned weights, or as the default."""

@@ -187,8 +187,6 @@ def with_ranking(settings: MineNegatives, call: Call) -> MineNegatives:
     documents = collections.document_count(collection)
     hits = min((settings.with_depth(documents).depth or 0) + _BEYOND, documents)
     queries = settings.queries or collections.queries_path(collection, settings.split)
-    call(Search(
-        queries=queries, index=retriever, hits=hits, group=NO_GROUPS, output=run, overwrite=settings.overwrite
-    ))  # fmt: skip
+    call(Search(queries=queries, index=retriever, hits=hits, group=NO_GROUPS, output=run, overwrite=settings.overwrite))
     lexical = RetrieverFiles.read(retriever).of_kind(Kind.LEXICAL_INDEX)[:1]
     return settings.changed(sources=(f"run:{run}",), index=lexical)

@@ -113,12 +113,15 @@ class Session:
                 f"{self._settings.command}: no validation was better than the one before the training, so the output "
                 "has the weights from before it; pass --keep last for those of the last step, or a lower "
                 "--learning-rate",
-                code="no-better-validation", option="keep",
-            )  # fmt: skip
+                code="no-better-validation",
+                option="keep",
+            )
         console.note(
             f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}",
-            code="written", path=self._settings.output, kept=state.best_step, steps=state.step, **counts,
-        )  # fmt: skip
+            code="written",
+            path=self._settings.output,
+            **counts,
+        )
 
     def steps(self, examples: int) -> int:
         """Return the number of optimizer steps for `examples` training examples; warn about options without effect."""
@@ -128,14 +131,19 @@ class Session:
             console.warn(
                 f"--keep-epochs: keeps no model, since an epoch has {self._epoch_steps:,} steps and the training "
                 f"{steps:,}",
-                code="no-effect", option="keep_epochs", steps=steps,
-            )  # fmt: skip
+                code="no-effect",
+                option="keep_epochs",
+                steps=steps,
+            )
         if plan.warmup >= steps:
             console.warn(
                 f"--warmup {plan.warmup:g}: the training has {steps:,} steps, so the learning rate stays "
                 "below --learning-rate",
-                code="no-effect", option="warmup", value=plan.warmup, steps=steps,
-            )  # fmt: skip
+                code="no-effect",
+                option="warmup",
+                value=plan.warmup,
+                steps=steps,
+            )
         return steps
 
 

@@ -115,9 +115,13 @@ class Change:
             InputError: the index was replaced after its ids were read.
         """
         output = artifacts.open_output(
-            self.output, self.manifest.kind, command,
-            inputs={**self.inputs, **inputs}, options=options, overwrite=self.overwrite,
-        )  # fmt: skip
+            self.output,
+            self.manifest.kind,
+            command,
+            inputs={**self.inputs, **inputs},
+            options=options,
+            overwrite=self.overwrite,
+        )
         if not output.up_to_date and storage.fingerprint(self.index) != self.manifest.fingerprint:
             raise storage.replaced_error(self.index)
         return output
@@ -178,8 +182,10 @@ def write_change(settings: Update, change: Change, inputs: Mapping[str, artifact
         console.note(
             f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {index}, "
             f"{before - left:,} removed, {total:,} added",
-            code="written", path=output.path, documents=left + total, removed=before - left, added=total,
-        )  # fmt: skip
+            code="written",
+            path=output.path,
+            documents=left + total,
+        )
     return output.path
 
 

@@ -58,5 +58,6 @@ def _file(folder: Path, name: str) -> Path:
         raise InputError(f"{folder}: no such folder", code="no-such-folder", path=folder)
     raise InputError(
         f"{folder}: no {name}; a BEIR folder contains corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv",
-        code="no-such-file", path=folder / name,
-    )  # fmt: skip
+        code="no-such-file",
+        path=folder / name,
+    )

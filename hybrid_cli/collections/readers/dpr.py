@@ -34,8 +34,9 @@ def source(options: Dpr) -> Source:
     if common := sorted(set(options.questions) & set(options.training)):
         raise InputError(
             f"split {common[0]}: has --questions and --training; use two names, or omit one of them",
-            code="duplicate-split", split=common[0],
-        )  # fmt: skip
+            code="duplicate-split",
+            split=common[0],
+        )
 
     def documents() -> Iterator[Document]:
         for number, (location, fields) in enumerate(quoted_columns(options.corpus, 3, "id, text and title")):
@@ -73,11 +74,7 @@ def source(options: Dpr) -> Source:
         for rank in range(max(map(len, lists), default=0)):
             yield from (docids[rank] for docids in lists if rank < len(docids))
 
-    files = {
-        "corpus": options.corpus,
-        **roles("questions", options.questions),
-        **roles("training", options.training),
-    }
+    files = {"corpus": options.corpus, **roles("questions", options.questions), **roles("training", options.training)}
     result = Source("dpr", documents, queries, judgments, files)
     return replace(result, preferred=contexts) if options.sample_from == "contexts" else result
 

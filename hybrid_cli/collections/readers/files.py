@@ -31,12 +31,7 @@ from hybrid_cli.collections.readers.tables import (
     is_delimited,
     open_table,
 )
-from hybrid_cli.collections.readers.text_files import (
-    DOCID_FIELDS,
-    TEXT_FIELDS,
-    TITLE_FIELDS,
-    checked_id,
-)
+from hybrid_cli.collections.readers.text_files import DOCID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, checked_id
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.files import DOCIDS
@@ -119,8 +114,9 @@ def source(options: Files) -> Source:
                 for one in [split] if split else splits.get(qid, [UNJUDGED if judged else DEFAULT_SPLIT]):
                     yield Query(one, qid, text, answers, location)
 
-    files = {f"documents {number}" if number > 1 else "documents": path
-             for number, path in enumerate(options.documents, 1)}  # fmt: skip
+    files = {
+        f"documents {number}" if number > 1 else "documents": path for number, path in enumerate(options.documents, 1)
+    }
     files |= {f"queries {split}".strip(): path for split, path in asked.items()}
     files |= {f"qrels {split}": path for split, path in judged.items()}
     rows = DocumentFiles(
@@ -168,8 +164,10 @@ def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
         what = "a folder of text files" if path.is_dir() else "an HTML page"
         raise InputError(
             f"--{named.replace('_', '-')}: not with {path}, {what}",
-            code="option-does-not-apply", option=named, path=path,
-        )  # fmt: skip
+            code="option-does-not-apply",
+            option=named,
+            path=path,
+        )
     return texts
 
 
@@ -199,8 +197,11 @@ def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
             what = f"split '{split}'" if split else "no split"
             raise InputError(
                 f"{option}: {by_split[split]} and {path} have {what}; name it: {option} SPLIT=FILE",
-                code="duplicate-split", option=option, path=path, split=split,
-            )  # fmt: skip
+                code="duplicate-split",
+                option=option,
+                path=path,
+                split=split,
+            )
         by_split[split] = path
     return by_split
 
@@ -218,13 +219,19 @@ def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict
         raise InputError(
             f"{judged['']}: judges the queries of split {DEFAULT_SPLIT}, the default, and there are none (splits of "
             f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}",
-            code="no-such-split", path=judged[""], split=DEFAULT_SPLIT, choices=list(asked),
-        )  # fmt: skip
+            code="no-such-split",
+            path=judged[""],
+            split=DEFAULT_SPLIT,
+            choices=list(asked),
+        )
     if default in judged:
         raise InputError(
             f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE",
-            code="duplicate-split", option="qrels", path=judged[""], split=default,
-        )  # fmt: skip
+            code="duplicate-split",
+            option="qrels",
+            path=judged[""],
+            split=default,
+        )
     return {split or default: path for split, path in judged.items()}
 
 

@@ -40,8 +40,9 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
         raise InputError(
             f"{folder}: is an artifact of hybrid; pass its files: the documents (corpus.parquet of a collection), "
             "--queries and --qrels",
-            code="is-an-artifact", path=folder,
-        )  # fmt: skip
+            code="is-an-artifact",
+            path=folder,
+        )
     files = files_of_folder(folder)
     names = [path.relative_to(folder) for path in files.paths]
     texts = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
@@ -49,20 +50,24 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
         raise InputError(
             f"{folder}: has no text files ({', '.join(TEXTS)}); other documents need a row of a table or a JSON line "
             f"each{files.note()}",
-            code="no-text-files", path=folder,
-        )  # fmt: skip
+            code="no-text-files",
+            path=folder,
+        )
     if wrong := [name for name in texts if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
         raise InputError(
-            f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file",
-            code="not-utf-8", path=folder, file=wrong[0],
-        )  # fmt: skip
+            f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file", code="not-utf-8", path=folder
+        )
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
     console.note(
         f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}",
-        code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out,
-    )  # fmt: skip
+        code="text-files",
+        path=folder,
+        count=len(texts),
+        left_out=dict(others),
+        links=files.left_out,
+    )
     texts = _readable(folder, texts) if on_error == "skip" else texts
     return [partial(_read, folder, texts[begin : begin + _BLOCK]) for begin in range(0, len(texts), _BLOCK)]
 
@@ -96,13 +101,19 @@ def _readable(folder: Path, names: Sequence[str]) -> list[str]:
     if len(skipped) == len(names) > 1:
         raise InputError(
             f"{folder}: none of {console.counted(file=len(names))} can be read as text; the first error is: {reason}",
-            code="no-text-files", path=folder,
-        )  # fmt: skip
+            code="no-text-files",
+            path=folder,
+        )
     listed = ", ".join(list(skipped)[:_LISTED]) + (", ..." if len(skipped) > _LISTED else "")
     console.warn(
         f"{folder}: {console.counted(file=len(skipped))} skipped, which cannot be read as text: {listed}; {reason}",
-        code="files-skipped", path=folder, count=len(skipped), files=list(skipped), first=first, reason=reason.code,
-    )  # fmt: skip
+        code="files-skipped",
+        path=folder,
+        count=len(skipped),
+        files=list(skipped),
+        first=first,
+        reason=reason.code,
+    )
     return [name for name in names if name not in skipped]
 
 

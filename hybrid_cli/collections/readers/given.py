@@ -55,9 +55,11 @@ def _examples(path: Path) -> Iterator[tuple[str, str]]:
     for example in examples(path):
         if example.negatives is None:
             raise InputError(
-                f"{example.location}: no field of negatives, which a training file contains", code="no-negatives",
-                path=path, line=example.location.number,
-            )  # fmt: skip
+                f"{example.location}: no field of negatives, which a training file contains",
+                code="no-negatives",
+                path=path,
+                line=example.location.number,
+            )
         yield from ((example.qid, passage.docid) for passage in example.negatives)
 
 

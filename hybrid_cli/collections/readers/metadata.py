@@ -42,8 +42,11 @@ def metadata_types(names: Sequence[str], tables: Sequence[OpenTable], taken: Seq
     if missing := [name for name in names if name not in every and not whole]:
         raise InputError(
             f"--metadata {missing[0]}: no such column (columns: {', '.join(every)})",
-            code="no-such-column", option="metadata", column=missing[0], choices=every,
-        )  # fmt: skip
+            code="no-such-column",
+            option="metadata",
+            column=missing[0],
+            choices=every,
+        )
     fields = {name for columns in taken for name in columns}
     wanted = [name for name in every if name not in fields and is_column_name(name)] if whole else list(names)
     kinds: dict[str, Kinds] = {name: {} for name in wanted}
@@ -61,8 +64,11 @@ def metadata_types(names: Sequence[str], tables: Sequence[OpenTable], taken: Seq
     if left_out:
         console.note(
             f"--metadata all: left out: {', '.join(left_out)} (lists, objects, values of several types, or names that "
-            "are no identifiers)", code="columns-left-out", option="metadata", columns=left_out,
-        )  # fmt: skip
+            "are no identifiers)",
+            code="columns-left-out",
+            option="metadata",
+            columns=left_out,
+        )
     return types
 
 
@@ -89,10 +95,14 @@ def _stored_type(kind: pa.DataType) -> str:
         "int64": (pa.types.is_integer,),
         "float64": (pa.types.is_floating, pa.types.is_decimal),
         "string": (
-            pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_date,
-            pa.types.is_timestamp, pa.types.is_null,
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_date,
+            pa.types.is_timestamp,
+            pa.types.is_null,
         ),
-    }  # fmt: skip
+    }
     return next((name for name, some in tests.items() if any(test(kind) for test in some)), _OTHER)
 
 
@@ -118,8 +128,10 @@ def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
     if _OTHER in kinds:
         raise InputError(
             f"{kinds[_OTHER]}: --metadata {name}: {_OTHER}; metadata needs texts, numbers or true and false",
-            code="other-type", **kinds[_OTHER].fields, column=name,
-        )  # fmt: skip
+            code="other-type",
+            **kinds[_OTHER].fields,
+            column=name,
+        )
     if len(kinds) <= 1:
         return next(iter(kinds), "string")
     if set(kinds) == {"int64", "float64"}:
@@ -129,8 +141,10 @@ def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
     (first, location), (second, other) = list(kinds.items())[:2]
     raise InputError(
         f"{other}: --metadata {name}: a {second}, but a {first} in {location}; write all values with one type",
-        code="other-type", **other.fields, column=name,
-    )  # fmt: skip
+        code="other-type",
+        **other.fields,
+        column=name,
+    )
 
 
 def metadata_values(row: Mapping[str, Any], types: Mapping[str, str], textual: bool) -> Iterator[Any]:

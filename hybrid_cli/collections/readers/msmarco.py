@@ -90,18 +90,24 @@ def _passages(path: Path) -> Iterator[tuple[Location, list[str]]]:
             if count not in (2, 4):
                 raise InputError(
                     f"{location}: {count} tab-separated columns; needs {layout}; `prepare files` reads other tables",
-                    code="other-width", **location.fields, found=count,
-                )  # fmt: skip
+                    code="other-width",
+                    **location.fields,
+                    found=count,
+                )
             if DOCUMENTS.names("id", fields[0]) and DOCUMENTS.names("text", fields[-1]):
                 raise InputError(
                     f"{location}: is a header, MS MARCO's files have none; remove it, or use `prepare files`, which "
                     "reads columns by their names",
-                    code="has-header", **location.fields,
-                )  # fmt: skip
+                    code="has-header",
+                    **location.fields,
+                )
         if len(fields) != count:
             raise InputError(
                 f"{location}: {len(fields)} tab-separated columns, the first line has {count}; replace tabs "
                 "inside texts by spaces",
-                code="other-width", **location.fields, found=len(fields), expected=count,
-            )  # fmt: skip
+                code="other-width",
+                **location.fields,
+                found=len(fields),
+                expected=count,
+            )
         yield location, fields

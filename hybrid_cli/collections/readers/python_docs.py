@@ -107,8 +107,10 @@ def _root(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
             f"--package {package}: not installed; use the name of the import (sklearn, not scikit-learn)",
-            code="missing-package", option="package", value=package,
-        )  # fmt: skip
+            code="missing-package",
+            option="package",
+            value=package,
+        )
     return Path(next(iter(spec.submodule_search_locations)))
 
 

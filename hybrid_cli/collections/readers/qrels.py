@@ -25,10 +25,7 @@ QRELS = Layout(
         "relevance": ("relevance", "rel", "score", "label", "grade", "judgment", "judgement", "relevance_score"),
     },
     frozenset(),
-    {
-        3: {"qid": "1", "docid": "2", "relevance": "3"},
-        4: {"qid": "1", "docid": "3", "relevance": "4"},
-    },
+    {3: {"qid": "1", "docid": "2", "relevance": "3"}, 4: {"qid": "1", "docid": "3", "relevance": "4"}},
     nested=("qid", "docid", "relevance"),
 )
 _WITHOUT_OPTIONS = replace(QRELS, option="qrels", advice="name its columns qid, docid and relevance")
@@ -105,8 +102,10 @@ def _rows_by_position(path: Path) -> Iterator[JudgmentRow]:
             raise InputError(
                 f"{location}: {len(fields)} columns; judgments have three (qid docid relevance) "
                 "or four (qid 0 docid relevance)",
-                code="other-width", **location.fields, found=len(fields),
-            )  # fmt: skip
+                code="other-width",
+                **location.fields,
+                found=len(fields),
+            )
         relevance = grade_of(fields[-1], location)
         yield location, checked_id(fields[0], location), checked_id(fields[-2], location), relevance
 
@@ -127,6 +126,7 @@ def grade_of(text: str, location: Location) -> int:
     if len(digits.lstrip("+-0")) > len(str(HIGHEST)) or not LOWEST <= int(digits) <= HIGHEST:
         raise InputError(
             f"{location}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",
-            code="grade-out-of-range", **facts,
-        )  # fmt: skip
+            code="grade-out-of-range",
+            **facts,
+        )
     return int(digits)

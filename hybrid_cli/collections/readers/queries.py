@@ -28,11 +28,7 @@ from hybrid_cli.inputs.json_rows import is_json, records
 QueryRow = tuple[Location, str, str, list[str] | None]
 QUERIES = Layout(
     "--query-columns",
-    {
-        "id": tuple(dict.fromkeys((*QIDS, *QID_FIELDS))),
-        "text": QUERY_FIELDS,
-        "answers": ("answers", "answer"),
-    },
+    {"id": tuple(dict.fromkeys((*QIDS, *QID_FIELDS))), "text": QUERY_FIELDS, "answers": ("answers", "answer")},
     frozenset({"answers"}),
     {2: {"id": "1", "text": "2"}},
 )
@@ -109,14 +105,16 @@ def plain_queries(path: Path) -> OpenTable | None:
     if first.lstrip().startswith("<"):
         raise InputError(
             f"{path}: has tags in place of queries: {_shortened(first)}; import topics of TREC with `prepare trec`",
-            code="other-form", path=path, first=first,
-        )  # fmt: skip
+            code="other-form",
+            path=path,
+        )
     if numbered and count > 1:
         raise InputError(
             f"{path}: no tabs, and every line begins with a number or an id: {_shortened(first)}; separate query id "
             "and text by a tab, or pass texts alone, a query per line",
-            code="other-form", path=path, first=first,
-        )  # fmt: skip
+            code="other-form",
+            path=path,
+        )
 
     def rows(_: Collection[str]) -> Iterator[Row]:
         return ((location, {_NUMBER: str(location.number), _LINE: line.strip()}) for location, line in lines(path))

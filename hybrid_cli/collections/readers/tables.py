@@ -124,13 +124,17 @@ def open_table(
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError(
             f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}",
-            code="repeated-column", path=path, column=repeated[0],
-        )  # fmt: skip
+            code="repeated-column",
+            path=path,
+            column=repeated[0],
+        )
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         console.warn(
             f"{path}: double quotes around fields are kept; pass --quoted to remove them",
-            code="quotes-kept", path=path, option="quoted",
-        )  # fmt: skip
+            code="quotes-kept",
+            path=path,
+            option="quoted",
+        )
     return OpenTable(path, names, header, lambda _: _named(rows(), names, header, quoting))
 
 
@@ -159,8 +163,11 @@ def _named(
             raise InputError(
                 f"{location}: {console.counted(column=len(fields))}, the first row has {len(names)}; a "
                 f"field with separators needs double quotes ({quoting})",
-                code="other-width", **location.fields, found=len(fields), expected=len(names),
-            )  # fmt: skip
+                code="other-width",
+                **location.fields,
+                found=len(fields),
+                expected=len(names),
+            )
         yield location, dict(zip(names, fields, strict=True))
 
 
@@ -209,9 +216,10 @@ def _parquet(path: Path) -> OpenTable:
                         yield Location(path, number, "row"), row
             except (pa.ArrowException, OSError) as error:
                 raise InputError(
-                    f"{path}: damaged after row {number} ({str(error).splitlines()[0]})", code="damaged-parquet",
+                    f"{path}: damaged after row {number} ({str(error).splitlines()[0]})",
+                    code="damaged-parquet",
                     path=path,
-                ) from None  # fmt: skip
+                ) from None
 
     with table() as file:
         names, types, total = tuple(file.schema_arrow.names), file.schema_arrow.types, file.metadata.num_rows
@@ -221,9 +229,11 @@ def _parquet(path: Path) -> OpenTable:
         raise InputError(f"{path}: no rows", code="no-rows", path=path)
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError(
-            f"{path}: two columns are named '{repeated[0]}'; rename one of them", code="repeated-column", path=path,
+            f"{path}: two columns are named '{repeated[0]}'; rename one of them",
+            code="repeated-column",
+            path=path,
             column=repeated[0],
-        )  # fmt: skip
+        )
     return OpenTable(path, names, True, rows, types=dict(zip(names, types, strict=True)))
 
 
@@ -268,8 +278,12 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
             _refuse_other_separator(table)
             raise InputError(
                 f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})",
-                code="no-such-column", path=table.path, option=layout.option, column=name, choices=table.names,
-            )  # fmt: skip
+                code="no-such-column",
+                path=table.path,
+                option=layout.option,
+                column=name,
+                choices=table.names,
+            )
     chosen = dict(given)
     free = {fold_name(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
@@ -289,8 +303,11 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
             + (layout.advice or f"name it with {layout.option} {missing[0]}=COLUMN")
             + ("" if table.header or layout.advice else ", or pass --header if the first row names the columns")
             + _row_advice(table.path),
-            code="no-such-column", path=table.path, field=missing[0], choices=table.names,
-        )  # fmt: skip
+            code="no-such-column",
+            path=table.path,
+            field=missing[0],
+            choices=table.names,
+        )
     return chosen
 
 
@@ -309,8 +326,9 @@ def _refuse_other_separator(table: OpenTable) -> None:
         if separator in first:
             raise InputError(
                 f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs",
-                code="other-separator", path=table.path, separator=separator,
-            )  # fmt: skip
+                code="other-separator",
+                path=table.path,
+            )
 
 
 def describe_columns(table: OpenTable, chosen: Mapping[str, str], metadata: Mapping[str, str]) -> str:

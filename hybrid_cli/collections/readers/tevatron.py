@@ -70,8 +70,9 @@ def source(options: Tevatron) -> Source:
                 if options.corpus is not None and _texts_only(example):
                     raise InputError(
                         f"{example.location}: the passages have no ids, so they cannot be found in --corpus; omit it",
-                        code="passages-without-ids", path=path,
-                    )  # fmt: skip
+                        code="passages-without-ids",
+                        path=path,
+                    )
                 yield split, example
 
     def documents() -> Iterator[Document]:
@@ -87,8 +88,10 @@ def source(options: Tevatron) -> Source:
                 elif seen[docid] != hash((title, text)):
                     raise InputError(
                         f"{example.location}: passage {docid} has another text than before; pass --corpus",
-                        code="passage-changed", path=example.location.file, id=docid,
-                    )  # fmt: skip
+                        code="passage-changed",
+                        path=example.location.file,
+                        id=docid,
+                    )
 
     def queries() -> Iterator[Query]:
         known: set[tuple[str, str]] = set()
@@ -114,14 +117,16 @@ def _passages_of(example: Example) -> Iterator[tuple[str, str, str]]:
     if example.negatives is None:
         raise InputError(
             f"{example.location}: no negatives; without them, the documents are not known: pass them as --corpus FILE",
-            code="no-negatives", path=example.location.file,
-        )  # fmt: skip
+            code="no-negatives",
+            path=example.location.file,
+        )
     for docid, title, text in [*example.positives, *example.negatives]:
         if text is None:
             raise InputError(
                 f"{example.location}: has ids of passages without texts; pass the documents as --corpus FILE",
-                code="passages-without-texts", path=example.location.file,
-            )  # fmt: skip
+                code="passages-without-texts",
+                path=example.location.file,
+            )
         yield docid, title, text
 
 
@@ -166,8 +171,9 @@ def _form(record: dict[str, Any], location: Location) -> Callable[[dict[str, Any
         raise InputError(
             f"{location}: has a field of labels, which may mark the passage as irrelevant; keep the rows of positive "
             "passages, and remove the field",
-            code="labelled-pairs", path=location.file,
-        )  # fmt: skip
+            code="labelled-pairs",
+            path=location.file,
+        )
     for name, form in (("positive_passages", _objects), ("positive_document_ids", _ids), ("pos", _flag)):
         if name in record:
             return form
@@ -176,8 +182,10 @@ def _form(record: dict[str, Any], location: Location) -> Callable[[dict[str, Any
     raise InputError(
         f"{location}: no field of positive passages (fields: {', '.join(list(record)[:20])}); a training file has "
         f"{_FORMS}, and the negatives in fields of such names",
-        code="unknown-training-file", path=location.file, line=location.number,
-    )  # fmt: skip
+        code="unknown-training-file",
+        path=location.file,
+        line=location.number,
+    )
 
 
 def _objects(record: dict[str, Any], location: Location) -> _Passages:
@@ -219,8 +227,10 @@ def _triplet(record: dict[str, Any], location: Location) -> _Passages:
     if all(text.isdecimal() for text in (*positives, text_of(record, _QUERY, location))):
         raise InputError(
             f"{location}: has ids in place of texts; pass triples of ids to `prepare msmarco --triples`",
-            code="triples-of-ids", path=location.file, line=location.number,
-        )  # fmt: skip
+            code="triples-of-ids",
+            path=location.file,
+            line=location.number,
+        )
     negatives = [text for name in fields for text in _texts(record, name, location)]
     return _of_texts(positives), _of_texts(negatives) if fields else None
 
@@ -245,8 +255,11 @@ def passages(record: dict[str, Any], field: str, location: Location) -> list[dic
     """
     if field not in record:
         raise InputError(
-            f"{location}: no list '{field}' of passages, which a training file contains", code="no-passages",
-            path=location.file, line=location.number, column=field,
-        )  # fmt: skip
+            f"{location}: no list '{field}' of passages, which a training file contains",
+            code="no-passages",
+            path=location.file,
+            line=location.number,
+            column=field,
+        )
     check_field(record, field, list[dict[str, Any]], location, "no-passages")
     return list(record[field])

@@ -64,15 +64,19 @@ def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *,
             return str(value)
         if value is not None:
             raise InputError(
-                f"{location}: field '{name}' is {kind_of(value)}; text is needed", code="not-a-text", **location.fields,
+                f"{location}: field '{name}' is {kind_of(value)}; text is needed",
+                code="not-a-text",
+                **location.fields,
                 column=name,
-            )  # fmt: skip
+            )
     if default is None:
         fields = ", ".join(islice(record, _LISTED)) or "none"
         raise InputError(
-            f"{location}: no field {' or '.join(names)} (fields: {fields})", code="no-such-field",
-            **location.fields, column=names[0],
-        )  # fmt: skip
+            f"{location}: no field {' or '.join(names)} (fields: {fields})",
+            code="no-such-field",
+            **location.fields,
+            column=names[0],
+        )
     return default
 
 
@@ -114,8 +118,10 @@ def answer_list(text: str, location: Location) -> list[str]:
             return [without_surrogates(answer) for answer in parsed]
     raise InputError(
         f"{location}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']",
-        code="not-answers", **location.fields, value=text,
-    )  # fmt: skip
+        code="not-answers",
+        **location.fields,
+        value=text,
+    )
 
 
 def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Location, list[str]]]:
@@ -143,8 +149,10 @@ def id_triples(path: Path) -> Iterator[tuple[Location, str, str, str]]:
         if min(fields[1].count(" "), fields[2].count(" ")) >= _WORDS:
             raise InputError(
                 f"{location}: has texts in place of ids; triples have ids, as in qidpidtriples.train.full.2.tsv",
-                code="triples-of-texts", path=path, line=location.number,
-            )  # fmt: skip
+                code="triples-of-texts",
+                path=path,
+                line=location.number,
+            )
         yield (
             location,
             checked_id(fields[0], location),

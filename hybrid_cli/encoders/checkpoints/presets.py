@@ -145,10 +145,7 @@ ROCKETQA = Preset(  # lengths, segments and [CLS]: scripts and reader of RocketQ
     (PLAIN, TWO_PLAIN),
 )
 SPAR = Preset(
-    "facebook/spar-wiki-bm25-lexmodel-query-encoder and ...-context-encoder",
-    (BERT,),
-    _DPR,
-    (TWO_PLAIN, "dpr-scale"),
+    "facebook/spar-wiki-bm25-lexmodel-query-encoder and ...-context-encoder", (BERT,), _DPR, (TWO_PLAIN, "dpr-scale")
 )
 DRBOOST = Preset("DrBoost's learners in dpr-scale", (BERT, ROBERTA), _DPR, ("dpr-scale",))
 
