@@ -19,8 +19,8 @@ from hybrid_cli.collections import sentences
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs import Run
+from hybrid_cli.runs.index import Index
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training.options import Labeling
 
@@ -177,11 +177,11 @@ class RetrieverTeacher:
     """The fused ranking of a retriever.
 
     Args:
-        retriever: open indexes of the corpus, and their fusion.
+        retriever: open indexes of the corpus, and their fusion, as one index.
         depth: hits per query.
     """
 
-    def __init__(self, retriever: Retriever, depth: int):
+    def __init__(self, retriever: Index, depth: int):
         self._retriever, self._depth = retriever, depth
         self._lock = Lock()  # encoders are used by one thread at a time
 
