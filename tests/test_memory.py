@@ -130,7 +130,7 @@ SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
 
 BLOCKS = (
     "runs.run.BLOCK_ROWS", "runs.files.BLOCK_ROWS", "fusion.lists.BLOCK_HITS", "fusion.lists.SCORED_AT_ONCE",
-    "indexes.dense._HITS_AT_ONCE", "indexes.hybrid_search.BLOCK_QUERIES", "opening.searcher._HITS_AT_ONCE",
+    "indexes.dense._HITS_AT_ONCE", "indexes.hybrid_search.BLOCK_QUERIES", "runs.index.Index.hits_at_once",
     "retrieval.retriever._HITS_AT_ONCE", "training.mining.EXAMPLES_AT_ONCE", "stages.export.QUERIES_AT_ONCE",
     "encoders.reranking._PAIRS_AT_ONCE",
 )  # fmt: skip

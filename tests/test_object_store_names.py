@@ -95,7 +95,7 @@ def test_a_url_that_a_local_artifact_records_is_never_followed(
         "fuse bm25.parquet dense.parquet --index bm25,dense --missing exact --output c.parquet",
         "evaluate collection --split test bm25.parquet dense.parquet",
         "mine-negatives collection --split train --index bm25 --output d.parquet",
-        "append bm25 collection --replace --output e",
+        "update bm25 --add collection --output e",
         "encode dense --index-type flat --output f",
         "export bm25 --format opensearch --output g",
         "report collection --split test bm25.parquet --output h.html",

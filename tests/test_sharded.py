@@ -159,7 +159,7 @@ def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
         "fuse a=run.parquet b=copy.parquet --missing exact --index bm25,bm25": refusal(
             "no-exact-scores", path="run.parquet"
         ),
-        "append shards/shard-00000 tiny --replace": refusal("other-kind", path="shard-00000"),
+        "update shards/shard-00000 --add tiny": refusal("other-kind", path="shard-00000"),
         "mine-negatives tiny --split train --index shards": refusal("other-kind", path="shards"),
         "index-bm25 tiny --shards 13": refusal("out-of-range", option="shards"),
         "index-bm25 tiny --shards 2 --language pl": refusal("option-does-not-apply", option="shards"),

@@ -187,6 +187,10 @@ class DenseIndex(Index):
         assert self.encode is not None
         return self.encode(queries)
 
+    def some(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
+        """See `Index`; queries are encoded together, since the bits of a vector depend on its batch."""
+        yield queries
+
     def hits(self, prepared: Vectors, k: int) -> Hits:
         """Search for query vectors [Q, d]; the hits of a query do not depend on the other queries.
 

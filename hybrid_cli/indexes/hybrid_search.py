@@ -68,6 +68,10 @@ class HybridIndex(Index):
         vectors = [index.prepare(queries) for index in self.dense]
         return vectors, None if self.lexical is None else self.lexical.prepare(queries)
 
+    def some(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
+        """See `Index`; queries are encoded together, since the bits of a vector depend on its batch."""
+        yield queries
+
     def hits(self, prepared: Prepared, k: int) -> Hits:
         """Rank all documents for each query."""
         vectors, bags = prepared

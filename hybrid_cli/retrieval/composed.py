@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -116,6 +116,10 @@ class ShardedIndex(Index):
         if isinstance(first, DenseIndex):
             return [first.prepare(queries)] * len(self.parts)
         return [part.prepare(queries) for part in self.parts]
+
+    def some(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
+        """See `Index`."""
+        return self.parts[0].some(queries, k)
 
     def hits(self, prepared: list[Any], k: int) -> Hits:
         """See `Index`."""
