@@ -248,7 +248,10 @@ def _connect(where: Workers) -> Iterator[Any]:
         import ray
     except ModuleNotFoundError:
         raise InputError(
-            "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'", code="missing-package", option="ray_address"
+            "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'",
+            code="missing-package",
+            option="ray_address",
+            package="ray",
         ) from None
     if ":" in address:
         _check_reachable(address)

@@ -65,6 +65,7 @@ def require(needed: int, purpose: str, remedy: str = "") -> None:
                 f"not enough memory: {purpose} needs about {format_bytes(needed)} more, and {name} leaves "
                 f"{format_bytes(free)}; {advice}{f', or {remedy}' if remedy else ''}",
                 code="no-memory",
+                needed=needed,
                 free=free,
                 remedy=remedy,
             )
@@ -90,6 +91,8 @@ def require_space(needed: int, path: Path, purpose: str, remedy: str = "") -> No
             f"{format_bytes(free)}; free space, or name another output{f', or {remedy}' if remedy else ''}",
             code="no-space",
             path=folder,
+            needed=needed - written,
+            free=free,
         )
 
 

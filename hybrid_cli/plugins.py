@@ -471,7 +471,7 @@ def _target_of(value: Any) -> Lazy:
 def _import_failure(what: str, error: BaseException, **fields: object) -> InputError:
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
     at = f" in line {fields['line']}" if fields.get("line") else ""
-    return InputError(f"{what} fails{at} ({reason}); {_REMEDY}", code="plugin-import", **fields)
+    return InputError(f"{what} fails{at} ({reason}); {_REMEDY}", code="plugin-import", reason=reason, **fields)
 
 
 def _line_in(error: BaseException, path: Path) -> int | None:

@@ -94,6 +94,7 @@ def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
             f"{path}: {name} is not part of the {existing.kind}; move it, or name another output",
             code="foreign-file",
             path=path,
+            file=name,
         )
 
 
@@ -136,7 +137,10 @@ def target_of(path: Path) -> Path:
     for folder in reversed(path.parents):
         if folder.name == ".." and not folder.parent.exists():
             raise InputError(
-                f"{path}: no such folder: {folder.parent}; name another output", code="no-such-folder", path=path
+                f"{path}: no such folder: {folder.parent}; name another output",
+                code="no-such-folder",
+                path=path,
+                folder=folder.parent,
             )
     try:
         str(path).encode()
@@ -185,6 +189,7 @@ def check_output_path(path: Path, inputs: Mapping[str, Input]) -> None:
                 code="replaces-input",
                 path=path,
                 role=role,
+                input=source_path,
             )
         if source_path.is_dir() and resolved.is_relative_to(source_path.resolve()):
             raise InputError(

@@ -74,7 +74,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
         before = made.input_path("index")
         if "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search":
             problem = "was searched in shards, which give no exact scores; use another --missing"
-            raise path_error(run, problem, code="no-exact-scores")
+            raise path_error(run, problem, code="no-exact-scores", cause="shards")
         if before is not None and before.exists() and before.samefile(index):
             problem = f"{index} has changed since the search{_change(made, manifest)}; search again"
             raise path_error(run, problem, code="index-changed", index=index)
@@ -82,7 +82,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
         raise path_error(run, problem, code="other-index", index=index)
     if made.options.get("rm3"):
         problem = "was searched with --rm3, which has no exact scores; use another --missing"
-        raise path_error(run, problem, code="no-exact-scores")
+        raise path_error(run, problem, code="no-exact-scores", cause="rm3")
     if queries is not None:
         belongs_together([run], queries=queries)
     options = {name: made.options[name] for name in _SEARCHED if made.options.get(name) is not None}
@@ -124,5 +124,5 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
         raise InputError(f"{run}: its queries are {where}; pass them with --queries", code="queries-missing", path=run)
     if storage.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
         problem = f"its queries at {path} have changed; search again, or pass them with --queries"
-        raise path_error(run, problem, code="input-changed", option="queries")
+        raise path_error(run, problem, code="input-changed", queries=path, option="queries")
     return path

@@ -161,7 +161,7 @@ def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Ma
             f"shard {absent[0]} of 0 to {first.counts['shards'] - 1} is missing; restore it, or build the "
             "shards again with `index-bm25 --shards --overwrite`"
         )
-        raise path_error(pattern, problem, code="missing-shard", count=first.counts["shards"])
+        raise path_error(pattern, problem, code="missing-shard", shard=absent[0], count=first.counts["shards"])
     if len(set(numbers)) < len(numbers):
         raise InputError(
             f"{pattern}: contains a shard twice; name each shard once", code="repeated-input", path=pattern

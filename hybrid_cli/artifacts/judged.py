@@ -164,6 +164,7 @@ class BothJudged:
             console.warn(
                 f"{command}: no run has hits for {unsearched:,} queries that the machine judged, which are left out",
                 code="queries-without-hits",
+                queries=unsearched,
             )
         return cls(people, of_machine, both.to_list(), others.to_list())
 
@@ -282,7 +283,9 @@ class Reuse:
 
     def warn(self) -> None:
         """Print a warning."""
-        console.warn(str(self), code="queries-reused", part=str(self.part), count=self.count)
+        console.warn(
+            str(self), code="queries-reused", run=self.run, part=str(self.part), count=self.count, queries=self.queries
+        )
 
 
 def reused(searched: Mapping[str, Path], qrels: Path | None) -> list[Reuse]:

@@ -226,6 +226,7 @@ def refuse_missing_plugin(path: Path, group: str, name: object) -> None:
             "package, or pass the file with --plugin",
             code="missing-plugin",
             path=path,
+            group=group,
             name=name,
             plugins=made_with,
         )

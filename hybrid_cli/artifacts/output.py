@@ -303,6 +303,7 @@ def _acquire_lock(path: Path, target: Path) -> BaseFileLock:
             f"{path}: no file can be created in {target.parent} ({reason}); name another output",
             code="not-writable",
             path=path,
+            folder=target.parent,
         ) from None
     lock = FileLock(file, blocking=False, thread_local=False)
     try:

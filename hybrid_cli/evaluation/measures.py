@@ -520,7 +520,13 @@ def note_ties(name: str, hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequ
     wide = {measure: ends for measure, ends in by_measure.items() if ends[1] - ends[0] > NOTED}
     if wide:
         shown = ", ".join(f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in wide.items())
-        console.note(f"{name}: depends on the order of equal scores: {shown}", code="ties", run=name)
+        console.note(
+            f"{name}: depends on the order of equal scores: {shown}",
+            code="ties",
+            run=name,
+            measures=list(wide),
+            ranges=wide,
+        )
 
 
 def ranges(

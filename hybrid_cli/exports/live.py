@@ -52,7 +52,7 @@ def one_line(error: object) -> str:
 def missing_package(engine: str, package: str) -> HybridError:
     """Return the error about a client that is not installed."""
     problem = f"--engine {engine}: the package {package} is not installed; run: pip install {package}"
-    return HybridError(problem, code="missing-package")
+    return HybridError(problem, code="missing-package", package=package)
 
 
 def refusal(engine: str, address: str, reason: str, code: str = "engine-refused") -> InputError:

@@ -73,6 +73,7 @@ class Lists:
             console.note(
                 f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths",
                 code="list-lengths",
+                hits=dict(zip(names, self.longest, strict=True)),
             )
 
     def blocks(self) -> Iterator[pl.DataFrame]:
@@ -188,7 +189,9 @@ def refuse_infinite(scores: np.ndarray, number: int) -> None:
     """Refuse exact scores of list `number`, from 0, that are not finite."""
     if not np.isfinite(scores).all():
         raise InputError(
-            f"some exact scores of list {number + 1} are not finite; rebuild its index", code="values-not-finite"
+            f"some exact scores of list {number + 1} are not finite; rebuild its index",
+            code="values-not-finite",
+            list=number + 1,
         )
 
 
@@ -255,6 +258,7 @@ def check_values(valued: pl.DataFrame, recipe: FusionRecipe, qids: pl.Series) ->
                 f"--method {recipe.method}: list {number + 1} has {why} (query {qid}); use --normalize minmax, another "
                 "--method, or a smaller --depth",
                 code="fusion-range",
+                list=number + 1,
                 id=qid,
             )
 

@@ -308,6 +308,7 @@ def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -
         option=option,
         value=name,
         choices=[*METHODS, *more],
+        suggestion=close[0] if close else None,
     )
 
 
@@ -335,6 +336,7 @@ class FusionRecipe:
                 f"--method {self.method}: has a fixed normalization; omit --normalize",
                 code="option-does-not-apply",
                 option="normalize",
+                method=self.method,
             )
         bad = [weight for weight in self.weights if not 0 <= weight <= LARGEST]
         if bad or not any(self.weights):

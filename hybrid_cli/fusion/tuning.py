@@ -136,6 +136,7 @@ def _search(runs: int, family: MethodGrid, evaluate: Callable[[Iterable[Weights]
                 f"--grid {family.grid}: needs two runs, lexical and dense, got {runs}",
                 code="number-of-values",
                 option="grid",
+                grid=family.grid,
                 value=runs,
                 expected=2,
             )

@@ -202,6 +202,7 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
                 option="weights",
                 value=name,
                 choices=list(names),
+                suggestion=close[0] if close else None,
             )
         if name in weights:
             raise InputError(
@@ -210,7 +211,10 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
         weights[name] = _number(weight)
     if missing := [name for name in names if name not in weights]:
         raise InputError(
-            f"--weights {given}: has no weight for {', '.join(missing)}", code="missing-value", option="weights"
+            f"--weights {given}: has no weight for {', '.join(missing)}",
+            code="missing-value",
+            option="weights",
+            missing=missing,
         )
     return tuple(weights[name] for name in names)
 

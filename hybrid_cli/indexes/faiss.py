@@ -126,7 +126,7 @@ def load_faiss() -> Any:
         import faiss
     except ImportError:
         problem = "run: pip install 'hybrid_cli[cpu]' (or [gpu]), which installs FAISS"
-        raise HybridError(problem, code="missing-package") from None
+        raise HybridError(problem, code="missing-package", package="faiss") from None
     # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
     faiss.cvar.distance_compute_blas_threshold = 1

@@ -163,4 +163,4 @@ def _check(values: pl.DataFrame, named: Mapping[str, Path], systems: Sequence[st
             problem = (
                 f"{path}: has no {measure} of run '{system}'; evaluate all collections with the same runs and measures"
             )
-            raise InputError(problem, code="no-scores", path=path, run=system)
+            raise InputError(problem, code="no-scores", path=path, measure=measure, run=system)

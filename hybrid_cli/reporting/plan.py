@@ -167,7 +167,9 @@ class EvaluationPlan:
         """Return the top `depth` hits of a run, and its hits with a judgment; warn if scores contradict ranks."""
         run = runs.open_run(self.runs[name])
         if run.rising > 0.5:
-            console.warn(f"{name}: scores rise with the rank; the order of the ranks is measured", code="scores-rise")
+            console.warn(
+                f"{name}: scores rise with the rank; the order of the ranks is measured", code="scores-rise", run=name
+            )
         return retrieved(run, qrels, depth, self.remove_query, self._earlier())
 
     def other(self) -> pl.DataFrame | None:
@@ -324,12 +326,17 @@ def _warn_other_collection(name: str, run: Retrieved, counts: Mapping[str, float
     if counts["answered"] < counts["judged"] / 2:
         answered = f"{counts['answered']:,} of {counts['judged']:,}"
         console.warn(
-            f"{name}: has hits for only {answered} judged queries; the others score 0", code="unanswered-queries"
+            f"{name}: has hits for only {answered} judged queries; the others score 0",
+            code="unanswered-queries",
+            run=name,
+            answered=counts["answered"],
+            judged=counts["judged"],
         )
     if not len(run.judged):
         console.warn(
             f"{name}: none of its hits has a judgment; check that run and qrels are of one collection",
             code="no-judged-hit",
+            run=name,
         )
 
 
@@ -373,6 +380,7 @@ def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Evalu
         f"{', '.join(f'{name} {share:.0%}' for name, share in shares.items())}; `evaluate --condensed` removes such "
         "documents, Bpref ignores them",
         code="unjudged-hits",
+        shares=shares,
     )
 
 

@@ -94,6 +94,8 @@ def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused
         console.warn(
             f"fusion ({measure} {figure(fused)}) does not beat {best} alone ({figure(alone[best])})",
             code="fusion-not-better",
+            run=best,
+            measure=measure,
         )
 
 

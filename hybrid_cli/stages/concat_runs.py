@@ -79,5 +79,6 @@ def _aggregate(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
             "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
             code="not-a-passage",
             id=other["docid"][0],
+            query=other["qid"][0],
         )
     return by_document(block, MAX).select(runs.SCHEMA.names())

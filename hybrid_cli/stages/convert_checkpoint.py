@@ -91,6 +91,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
         f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}",
         code="written",
         path=output.path,
+        weights=weights,
     )
     return output.path
 

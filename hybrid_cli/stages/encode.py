@@ -164,6 +164,7 @@ def _warn_truncated(corpus: Path, encoder: Encoder, truncated: int, total: int) 
         count=truncated,
         documents=total,
         limit=length,
+        unread=round(unread, 3),
     )
 
 
@@ -398,7 +399,7 @@ def _recall(folder: Path, info: IndexInfo, seed: int) -> dict[str, float]:
     asked = console.counted(document=min(info.vectors, RECALL_SAMPLE))
     measured = f"{shares} against exact search, for {asked} as queries"
     note = measured if recall else "an exact index; --recall-check measures approximate ones"
-    console.note(f"encode: {info.factory}: {note}", code="recall", recall=recall)
+    console.note(f"encode: {info.factory}: {note}", code="recall", factory=info.factory, recall=recall)
     return recall
 
 

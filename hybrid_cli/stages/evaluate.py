@@ -93,6 +93,7 @@ def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, M
         f"evaluate: {output.path}: {console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}",
         code="written",
         path=output.path,
+        values=len(values),
         runs=len(plan.runs),
     )
     return values, summary

@@ -256,7 +256,7 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     missing = run.queries.join(queries, on="qid", how="anti", maintain_order="left")["qid"]
     if len(missing):
         problem = f"lacks {console.counted(query=len(missing))} of {path} ({missing[0]}, ...); pass their --split"
-        raise path_error(collection, problem, code="other-queries", id=missing[0])
+        raise path_error(collection, problem, code="other-queries", run=path, id=missing[0])
     queries = queries.join(run.queries, on="qid", how="semi", maintain_order="left")
     run = run.in_order(queries["qid"])
     with disk.create_text(scratch) as file:

@@ -280,6 +280,7 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
         path=output.path,
         queries=len(joined.qids),
         hits=written.counts["rows"],
+        common=common,
     )
 
 
@@ -325,7 +326,7 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
     for number, (name, path) in enumerate(job.runs.items()):
         if joined.runs[number].rising > 0.5:
             problem = f"{path}: scores rise with the rank, as distances do; negate them"
-            raise InputError(problem, code="scores-rise", path=path)
+            raise InputError(problem, code="scores-rise", path=path, run=name)
         if joined.runs[number].deviation > 0:
             spreads[name] = joined.runs[number].deviation
     if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
@@ -335,6 +336,7 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
             f"that of {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use "
             "--method minmax",
             code="unequal-spread",
+            run=wide,
             other=narrow,
         )
 
@@ -450,6 +452,7 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
             console.warn(
                 f"{name}: none of its hits has a judgment; check that its documents are of this corpus",
                 code="no-judged-hit",
+                run=name,
             )
     choices, values = _measured(job, opened, qrels)
     values, alone, people = _corrected(values, alone, queries, list(job.runs))

@@ -106,7 +106,7 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
     for test in result.tests:
         if test.smallest_drop is None:
             problem = f"{console.counted(query=result.queries)} cannot show a drop of {test.measure}; judge more"
-            console.warn(problem, code="too-few-queries", count=result.queries)
+            console.warn(problem, code="too-few-queries", measure=test.measure, count=result.queries)
         elif test.smallest_drop > result.max_drop > 0:
             needed = math.ceil(result.queries * (test.smallest_drop / result.max_drop) ** 2)
             console.warn(
@@ -115,6 +115,7 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
                 code="undetectable-drop",
                 measure=test.measure,
                 drop=test.smallest_drop,
+                needed=needed,
             )
     return replace(result, lost=lost_most(result, stored, measured)) if result.dropped else result
 

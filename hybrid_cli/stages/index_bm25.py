@@ -210,6 +210,8 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
             f"{with_sign(gains[1], 4)})",
             code="tuned",
             measure=settings.measure,
+            queries=tuning.queries,
+            gain=tuning.held_out_gain,
         )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             console.warn(

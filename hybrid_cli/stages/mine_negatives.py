@@ -122,6 +122,9 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
         f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}",
         code="written",
         path=path,
+        examples=counts["rows"],
+        negatives=counts["negatives"],
+        depths=depths,
     )
 
 

@@ -47,6 +47,7 @@ def perturb(settings: Perturb) -> Path:
             code="conflicting-options",
             path=settings.output,
             option="output",
+            attacks=names,
         )
     inputs: dict[str, dict[str, Path]] = {}
     skipped: dict[str, str] = {}

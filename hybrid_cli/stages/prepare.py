@@ -96,6 +96,7 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
         path=settings.output,
         documents=counts["documents"],
         queries=queries,
+        judgments=judgments,
     )
     if made := counts.get("pseudo_queries"):
         left_out = "; ".join(f"{reason}: {number:,}" for reason, number in made["left_out"].items())

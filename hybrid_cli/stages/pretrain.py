@@ -70,6 +70,7 @@ def pretrain(settings: Pretrain) -> Path:
         code="written",
         path=settings.output,
         documents=corpus.documents,
+        steps=state.step,
     )
     return settings.output
 

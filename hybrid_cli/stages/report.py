@@ -123,7 +123,9 @@ def _write(output: Output, title: str, findings: Findings, parts: Sequence[page.
     if output.manifest.kind == Kind.FIGURES:
         with output.folder(figures=len(drawn)) as (work, _):
             charts.write_png(work, drawn)
-        console.note(f"report: {output.path}: {len(drawn)} figures", code="written", path=output.path)
+        console.note(
+            f"report: {output.path}: {len(drawn)} figures", code="written", path=output.path, figures=len(drawn)
+        )
         return
     summary, queries = findings.summary, findings.summary.queries(findings.measure)
     count = console.counted(run=len(summary.runs))
@@ -134,5 +136,6 @@ def _write(output: Output, title: str, findings: Findings, parts: Sequence[page.
         f"report: {output.path}: {len(drawn)} figures of {count}, {console.size(len(text.encode()))}",
         code="written",
         path=output.path,
+        figures=len(drawn),
         runs=len(summary.runs),
     )

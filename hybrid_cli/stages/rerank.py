@@ -96,6 +96,7 @@ def _score_examples(settings: Rerank) -> Path:
         f"rerank: {output.path}: {console.counted(example=len(examples), pair=pairs)} scored",
         code="written",
         path=output.path,
+        pairs=pairs,
     )
     return output.path
 

@@ -279,8 +279,10 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
         path=output.path,
         queries=len(queries),
         hits=len(run),
+        judged=len(tuned.judged),
         measure=settings.measure,
         value=score,
+        without=without,
     )
 
 

@@ -53,9 +53,9 @@ def _serve(settings: Serve) -> None:
     with log as file:
         app = app_of(state, port, file)
         address = f"http://{_shown(settings.host)}:{port}/" + (f"?login={app.login}" if app.needs_token else "")
-        console.note(f"serve: {state.live.name}: {address}", code="serving")
+        console.note(f"serve: {state.live.name}: {address}", code="serving", url=address, port=port)
         if settings.judgments is not None or app.needs_token:
-            console.note(f"serve: for programs: Authorization: Bearer {state.token}", code="token")
+            console.note(f"serve: for programs: Authorization: Bearer {state.token}", code="token", token=state.token)
         if settings.open:
             webbrowser.open(address)
         config = uvicorn.Config(
@@ -127,4 +127,4 @@ def _installed() -> Iterator[None]:
             raise
         extra = _PACKAGES[package]
         problem = f"serve: the package {package} is not installed; run: pip install 'hybrid_cli[{extra}]'"
-        raise HybridError(problem, code="missing-package") from None
+        raise HybridError(problem, code="missing-package", package=package) from None

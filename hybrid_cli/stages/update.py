@@ -79,7 +79,7 @@ def update(settings: Update) -> Path:
     if settings.prune:
         pruned = prune(files)
         names = ", ".join(map(str, pruned)) or "no earlier generations"
-        console.note(f"update: removed {names}", code="pruned")
+        console.note(f"update: removed {names}", code="pruned", paths=pruned)
     return folder
 
 
@@ -126,6 +126,7 @@ def _listed_ids(path: Path, known: pl.Series, of: Path) -> tuple[pl.Series, Reco
             f"{path}: {console.counted(id=len(unknown))} not in {of} ('{unknown[0]}', ...); remove their lines",
             code="unknown-id",
             path=path,
+            index=of,
             id=unknown[0],
             count=len(unknown),
         )
@@ -197,4 +198,6 @@ def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number
         f"update: {files.folder}: generation {number}; {', '.join(map(os.path.relpath, indexes))}",
         code="written",
         path=files.folder,
+        generation=number,
+        indexes=indexes,
     )

@@ -111,6 +111,7 @@ def refuse_lost_rows(path: Path, what: str, count: int, expected: int) -> None:
             "repeat the command",
             code="rows-lost",
             path=path,
+            found=count,
             expected=expected,
         )
 

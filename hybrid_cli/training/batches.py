@@ -106,7 +106,9 @@ class Examples:
         if missing is not None:
             place = f"query {missing['qid']}, document {missing['docid']}"
             problem = f"{place} and {count - 1:,} others have no score of the teacher; {advice}"
-            raise path_error(self.path, problem, code="missing-score", query=missing["qid"], count=count)
+            raise path_error(
+                self.path, problem, code="missing-score", query=missing["qid"], document=missing["docid"], count=count
+            )
 
     def refuse_scores(self, advice: str, qids: pl.Series | None = None) -> None:
         """Refuse examples that have scores of a teacher already.

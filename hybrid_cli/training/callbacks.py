@@ -180,5 +180,6 @@ def open_tracker(name: TrackerName) -> type[Tracker]:
             f"--track {name}: needs the package {name}; run pip install 'hybrid_cli[{name}]'",
             code="missing-package",
             option="track",
+            package=name,
         )
     return TRACKERS[name]

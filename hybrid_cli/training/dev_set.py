@@ -260,7 +260,11 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
         + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
         + (f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else ""),
         code="validation",
+        queries=len(dev.queries),
+        documents=len(dev.documents),
         origin=dev.origin,
+        criterion=criterion,
+        corpus=len(whole.dev.documents) if whole else None,
     )
     if how.examples.lost_index:
         console.warn(
@@ -309,6 +313,7 @@ def _warn_of_training_queries(examples: Path | str, queries: pl.DataFrame, train
             code="trained-on-queries",
             path=examples,
             count=common,
+            queries=len(queries),
         )
 
 

@@ -253,6 +253,7 @@ class Miner:
                 code="positives-without-score",
                 path=run,
                 count=len(missing),
+                ids=missing["docid"].unique(maintain_order=True).head(3).to_list(),
             )
         return kept.drop("example").with_row_index("example")
 

@@ -69,6 +69,7 @@ class StudentNegatives:
                 "so some are added several times; pass a lower number",
                 code="small-pool",
                 count=self.count,
+                documents=documents,
             )
 
     def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:

@@ -220,7 +220,7 @@ def present_documents(
     if made is not None and made.kind == Kind.COLLECTION:
         if (passages := made.options.get("split_passages")) not in (None, options.get("split_passages")):
             problem = f"has passages of {passages} words, {current.collection} has others; prepare it like that one"
-            raise path_error(given, problem, code="other-passages", value=passages)
+            raise path_error(given, problem, code="other-passages", value=passages, collection=current.collection)
         if passages is not None or not current.splits:
             _check_columns(given, current)
             yield collections.corpus_path(given)
@@ -229,7 +229,7 @@ def present_documents(
     elif options.get(SOURCE, current.manifest.stage) != PrepareFiles.command:
         command = options.get(SOURCE, current.manifest.stage)
         problem = f"was made by `{command}`; run it on the present documents, and pass that collection"
-        raise path_error(current.collection, problem, code="other-source")
+        raise path_error(current.collection, problem, code="other-source", stage=command)
     with TemporaryDirectory() as folder:
         corpus = Path(folder) / "collection"
         with console.quiet():

@@ -405,7 +405,7 @@ class RerankerJudge:
         grades = np.array([grade for _, grade in labelled])
         if len(grades) < _LEAST_LABELLED or not (grades <= 0).any() or not (grades > 0).any():
             reason = f"needs {_LEAST_LABELLED} judgments of people in the collection, of grade 0 and of others"
-            raise option_error("qrels", None, reason, code="too-few-judgments")
+            raise option_error("qrels", None, reason, code="too-few-judgments", found=len(grades))
         self._model, self._lock = load_reranker(model), threading.Lock()
         self.name = in_one_word(model.rstrip("/").rpartition("/")[2])
         scores = np.array([self._score(question) for question, _ in labelled])
@@ -494,6 +494,7 @@ class MachineSession:
             + (f"; {known:,} answers are known" if known else ""),
             code="forecast",
             calls=len(waiting),
+            tokens=tokens,
             known=known,
         )
         cut = {docid for (_, docid), (_, question) in self.questions.items() if len(question.text) > LONGEST_TEXT}
@@ -561,6 +562,7 @@ class MachineSession:
                     "another model",
                     code="unusable-answers",
                     count=self._in_a_row,
+                    reason=str(error),
                 ) from None
 
     def _add(self, grades: Mapping[Pair, tuple[str, int]]) -> None:
@@ -610,6 +612,7 @@ class MachineSession:
                 f"judge: --max-calls is reached; the same command continues with {console.counted(hit=left)}",
                 code="max-calls",
                 option="max_calls",
+                left=left,
             )
         if grades and len(set(grades.values())) == 1:
             console.warn(

@@ -244,6 +244,7 @@ class RecommendedPath:
                         f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}",
                         code="pseudo-queries-chosen",
                         kind=kind,
+                        counts=counts,
                     )
                 return kind
         left_out = ["training"] if judged else ["training", "report"]
@@ -252,6 +253,8 @@ class RecommendedPath:
             + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
             f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train",
             code="few-pseudo-queries",
+            left_out=left_out,
+            counts=counts,
         )
         return None
 

@@ -120,6 +120,8 @@ class Session:
             f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}",
             code="written",
             path=self._settings.output,
+            kept=state.best_step,
+            steps=state.step,
             **counts,
         )
 

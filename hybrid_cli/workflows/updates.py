@@ -185,6 +185,8 @@ def write_change(settings: Update, change: Change, inputs: Mapping[str, artifact
             code="written",
             path=output.path,
             documents=left + total,
+            removed=before - left,
+            added=total,
         )
     return output.path
 

@@ -55,7 +55,10 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
         )
     if wrong := [name for name in texts if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
         raise InputError(
-            f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file", code="not-utf-8", path=folder
+            f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file",
+            code="not-utf-8",
+            path=folder,
+            file=wrong[0],
         )
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))

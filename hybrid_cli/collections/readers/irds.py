@@ -19,9 +19,17 @@ def source(options: Irds) -> Source:
     named = ", ".join(ids.values())
     corpora = {_corpus_of(name) for name in ids.values()}
     if len(corpora) > 1:
-        raise InputError(f"{named}: belong to several corpora ({', '.join(sorted(corpora))})", code="other-corpus")
+        raise InputError(
+            f"{named}: belong to several corpora ({', '.join(sorted(corpora))})",
+            code="other-corpus",
+            datasets=list(ids.values()),
+        )
     if not all(dataset.has_docs() for dataset in loaded.values()):
-        raise InputError(f"{named}: no documents; use an id of ir_datasets with documents", code="no-documents")
+        raise InputError(
+            f"{named}: no documents; use an id of ir_datasets with documents",
+            code="no-documents",
+            datasets=list(ids.values()),
+        )
     return of_datasets(loaded, {"datasets": ids, "ir_datasets": version("ir_datasets")})
 
 
@@ -81,7 +89,9 @@ def _load(name: str) -> Any:
         import ir_datasets
     except ModuleNotFoundError:
         raise HybridError(
-            "prepare irds: needs ir_datasets; run pip install 'hybrid_cli[irds]'", code="missing-package"
+            "prepare irds: needs ir_datasets; run pip install 'hybrid_cli[irds]'",
+            code="missing-package",
+            package="ir_datasets",
         ) from None
     try:
         return ir_datasets.load(name)

@@ -107,6 +107,7 @@ def plain_queries(path: Path) -> OpenTable | None:
             f"{path}: has tags in place of queries: {_shortened(first)}; import topics of TREC with `prepare trec`",
             code="other-form",
             path=path,
+            first=first,
         )
     if numbered and count > 1:
         raise InputError(
@@ -114,6 +115,7 @@ def plain_queries(path: Path) -> OpenTable | None:
             "and text by a tab, or pass texts alone, a query per line",
             code="other-form",
             path=path,
+            first=first,
         )
 
     def rows(_: Collection[str]) -> Iterator[Row]:

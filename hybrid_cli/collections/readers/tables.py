@@ -328,6 +328,7 @@ def _refuse_other_separator(table: OpenTable) -> None:
                 f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs",
                 code="other-separator",
                 path=table.path,
+                separator=separator,
             )
 
 

@@ -178,7 +178,7 @@ def read_weights(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, 
         return (None if wrapper is None else {key.removeprefix(wrapper): value for key, value in items}), {}
     layout = LAYOUTS[name]
     if (root := layout.towers.get(side, layout.towers.get(""))) is None:
-        raise path_error(folder, f"has no {side} tower ({', '.join(layout.towers)} only)", code="one-tower")
+        raise path_error(folder, f"has no {side} tower ({', '.join(layout.towers)} only)", code="one-tower", side=side)
     backbone: dict[str, Tensor] = {}
     projection: dict[str, Tensor] = {}
     unknown = []
