@@ -346,7 +346,6 @@ def test_removed_commands_options_and_values_name_their_successors(
         done = hybrid(*line.split())
         assert (done.code, len(done.err.splitlines())) == (2, 1)
         assert done.is_problem("removed", words=words, successor=table[words]), done
-        assert (table[words] or "leave it out") in done.err
 
 
 def test_no_removed_word_is_known() -> None:

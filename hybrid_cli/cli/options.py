@@ -376,7 +376,10 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
     """
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
     one = get_args(bare)[0] if is_list(bare) else bare
-    parts = [" ".join(declared.help.split()), *([] if lazy else _entries_in_words(declared.choices))]
+    parts = [
+        " ".join(declared.help.split()),
+        *([] if lazy and not isinstance(declared.choices, dict) else _entries_in_words(declared.choices)),
+    ]
     choices: Any = get_args(one) if get_origin(one) is Literal else None
     if choices is None and not (lazy and callable(declared.choices)):
         choices = declared.allowed()
@@ -391,8 +394,8 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
 
 
 def _entries_in_words(choices: Any) -> list[str]:
-    """Return a sentence with the help of each entry of a registry; one of a plugin that fails is left out."""
-    explanations = []
+    """Return a sentence with the meaning of each choice; an entry of a plugin that fails is left out."""
+    explanations = [f"`{name}`: {meaning}" for name, meaning in choices.items()] if isinstance(choices, dict) else []
     for name in choices if isinstance(choices, Registry) else ():
         try:
             explanations.append(f"`{name}`: {choices.help(name).removesuffix('.')}")

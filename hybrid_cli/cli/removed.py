@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from hybrid_cli.errors import InputError
 
+_STREAMING = (
+    "auto",
+    "combine",
+    "concat-runs",
+    "evaluate",
+    "export",
+    "fuse",
+    "gate",
+    "inspect",
+    "judge",
+    "label",
+    "mine-negatives",
+    "report",
+    "rerank",
+    "search",
+)
 _TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-reranker", "train-sparse")
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
 REMOVED = {
@@ -15,28 +31,15 @@ REMOVED = {
     "export --format vespa": "--format vespa --plugin examples/engines/vespa.py",
     "export --push": "hf upload OWNER/NAME OUTPUT",
     "verify": "inspect --verify",
-    "auto --memory": "",
-    "combine --memory": "",
-    "concat-runs --memory": "",
-    "evaluate --memory": "",
-    "export --memory": "",
-    "fuse --memory": "",
-    "gate --memory": "",
     "index-bm25 --memory": "--shards",
     **{f"evaluate --{study}": f"--study {study}" for study in ("aggregate", "agreement", "answerable", "over-seeds")},
     "evaluate --robustness": "--study robustness",
     "index-bm25 --tune-measure": "--measure",
-    "inspect --memory": "",
-    "judge --memory": "",
     "label --drop-own": "",
     "label --drop-same-text": "",
-    "label --memory": "",
     "mine-negatives --keep-same-text": "",
-    "mine-negatives --memory": "",
-    "report --memory": "",
-    "rerank --memory": "",
-    "search --memory": "",
     "train-sparse --flops-warmup": "",
+    **{f"{command} --memory": "" for command in _STREAMING},
     **{f"{command} --halve-after": "--schedule halve" for command in _TRAINING},
     **{f"{command} --track-dir": "" for command in _TRAINING},
     **{f"{command} --warmup-steps": "--warmup" for command in _TRAINING},

@@ -105,15 +105,17 @@ class Comparison(Seeded):
         return runs > 1 or self.complement is not None
 
 
-STUDY_HELP = {
+_STUDIES = {
     "robustness": "loss of runs of attacked queries, named SYSTEM@ATTACK, against the run named SYSTEM",
-    "over-seeds": "mean and standard deviation of the runs named ROW-SEED, one row per ROW",
-    "aggregate": "means over collections, of files of `--output`, `name=file` for each",
+    "over-seeds": "mean and deviation of the runs named ROW-SEED, one row per ROW, which `--baseline` then names",
+    "aggregate": "means over collections, of files of `--output`, `name=file` each; parts (COLLECTION/PART) come first",
     "agreement": "agreement of judgments of several people, and their conflicts",
     "answerable": "risk of wrong first hits, and false hits of queries without a relevant document",
 }
 _ONE_COLLECTION = (None, "robustness", "over-seeds", "answerable")
 _MEANS = when(study=(None, "robustness", "over-seeds"), machine=None)
+_TESTED = (when(study=(None, "robustness"), machine=None), when(study="over-seeds", baseline=GIVEN))
+_TEXTS = (when(measured=ACC, study=_ONE_COLLECTION), when(complement=GIVEN), when(study="answerable"))
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,10 @@ class Evaluate(MayWrite, Comparison):
     scopes = (
         scope(when(study=_ONE_COLLECTION), Comparison)
         + scope(when(study=(None, "robustness", "over-seeds", "aggregate", "agreement")), "measures")
-        + scope(_MEANS, "baseline", "overlap_with", "test", "correction", "seed", "output")
+        + scope(_MEANS, "baseline", "overlap_with", "seed", "output")
+        + scope(_TESTED, "test", "correction")
         + scope(when(study=None), "complement", "machine")
-        + scope((when(measured=ACC), when(complement=GIVEN), when(study="answerable")), "queries", "corpus")
+        + scope(_TEXTS, "queries", "corpus")
         + scope(when(complement=GIVEN, form=("table", "json", "markdown")), "show_queries")
         + scope(when(**_MEANS.allowed, complement=None), "condensed")
         + scope(when(study="over-seeds"), "roc_against")
@@ -170,15 +173,14 @@ class Evaluate(MayWrite, Comparison):
     _: KW_ONLY
     condensed: bool = _measure_option(False)
     overlap_with: str | None = option(None, panel=COMPLEMENT, recorded=False)
-    study: Study | None = option(None, panel=STUDIES, choices=STUDY_HELP, recorded=False)
+    study: Study | None = option(None, panel=STUDIES, choices=_STUDIES, recorded=False)
     machine: Path | None = option(None, panel=STUDIES)
     roc_against: str | None = option(None, panel=STUDIES)
     form: Format = option("table", "--format", recorded=False)
 
     def _has_several_runs(self) -> bool:
-        return (
-            self.study == "aggregate" or super()._has_several_runs()
-        )  # a file of `--output` has the values of several runs
+        """A file of `--output`, an input of `--study aggregate`, has the values of several runs."""
+        return self.study == "aggregate" or super()._has_several_runs()
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,8 @@ class Settings:
                 wanted.append(label)
             else:
                 values = allowed if isinstance(allowed, tuple) else ("above 0" if allowed is POSITIVE else allowed,)
-                wanted.append(f"{label} {alternatives(list(map(str, values)))}".strip())
+                named = f"{label} {alternatives([str(value) for value in values if value is not None])}".strip()
+                wanted.append(f"no {label}, or {named}" if None in values else named)
         return wanted, unset
 
     def _here(self, name: str, subject: str) -> str:

@@ -71,7 +71,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     access_log: Path | None = option(None, panel=SAFETY)
     log_queries: bool = option(False, panel=SAFETY)
     mcp_stdio: bool = option(False, panel=PROGRAMS)
-    mcp_judge: bool = option(False, panel=PROGRAMS, needed=())
+    mcp_judge: bool = option(False, panel=PROGRAMS)
 
     def search_options(self) -> SearchOptions:
         """Return the options of opening the retriever."""
