@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -295,7 +296,9 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
     assert artifacts.read_manifest("more").inputs["texts 3"]["fingerprint"] == storage.fingerprint(
         Path("new/corpus.parquet")
     )
-    assert "changed" in hybrid("inspect", "--verify", "more").out
+    verified = json.loads(hybrid("inspect", "--verify", "more", "--format", "json").out)
+    states = {each["role"]: each["state"] for one in verified if one["path"] == "more" for each in one["inputs"]}
+    assert (states["texts 1"], states["texts 2"]) == ("missing", "changed")
     done = hybrid("search", "--index", "more", "--query", "walrus")
     assert done.notices.count("corpus-changed", **lost) == 1
     assert "walrus 3" in done.out
