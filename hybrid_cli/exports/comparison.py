@@ -161,12 +161,11 @@ def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hit
         yield from (run.select(runs.SCHEMA.names()) for run in found)
         return
     depth = formula.depth or len(docids[0])
-    recipe = FusionRecipe("sum", formula.weights, "exact" if exact or formula.complete else "zero")
+    every = exact or formula.complete  # all scores are known
+    recipe = FusionRecipe("sum", formula.weights, "exact" if every else "zero")
     retriever = Retriever(open_sides(files.indexes, SearchOptions(group=NO_GROUPS)), recipe, depth)
     for some in retriever.some(queries, hits):
-        table = retriever.candidates(retriever.prepare(some), recipe.missing == "exact").table(
-            recipe.missing == "exact"
-        )
+        table = retriever.candidates(retriever.prepare(some), every).table(every)
         table = table.with_columns(docid=retriever.documents.ids.gather(table["docid"]))
         for run in formula.run([table], some["qid"], depth if grouped else hits):
             yield by_document(run, MAX, hits).select(runs.SCHEMA.names()) if grouped else run

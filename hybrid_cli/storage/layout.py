@@ -37,7 +37,6 @@ WEIGHTS = "model.safetensors"
 STATIC_TABLES = "tables.safetensors"
 CONDENSER_HEAD = "condenser_head.safetensors"
 GATE = "gate.safetensors"  # of SparTerm
-TOKENIZER = "tokenizer.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # in peft's form
 BASE_MODEL, ADAPTER_HEADS = "base_model.json", "heads.safetensors"  # of an adapter
 IDF_TABLE = "idf.json"  # weights of word pieces in queries
