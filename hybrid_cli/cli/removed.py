@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from hybrid_cli.errors import InputError
 
-_STREAMING = (
-    "auto",
-    "combine",
-    "concat-runs",
-    "evaluate",
-    "export",
-    "fuse",
-    "gate",
-    "inspect",
-    "judge",
-    "label",
-    "mine-negatives",
-    "report",
-    "rerank",
-    "search",
-)
+_STREAMING = ("auto", "combine", "concat-runs", "evaluate", "export", "fuse", "gate", "inspect", "judge", "label")
+_STREAMING += ("mine-negatives", "report", "rerank", "search")
 _TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-reranker", "train-sparse")
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
 REMOVED = {
     "append": "hybrid update INDEX --add FILE --output PATH",
     "delete": "hybrid update INDEX --remove IDS --output PATH",
     "auto --minutes": "--max-steps",
+    "encode --dtype int8": "--dtype auto",
     "export --format lancedb": "--format lancedb --plugin examples/engines/lancedb.py",
     "export --format milvus": "--format milvus --plugin examples/engines/milvus.py",
     "export --format vespa": "--format vespa --plugin examples/engines/vespa.py",
