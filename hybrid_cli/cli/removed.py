@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from hybrid_cli.errors import InputError
 
-_STREAMING = ("auto", "combine", "concat-runs", "evaluate", "export", "fuse", "gate", "inspect", "judge", "label")
-_STREAMING += ("mine-negatives", "report", "rerank", "search")
+_STREAMING = (
+    *("auto", "combine", "concat-runs", "evaluate", "export", "fuse", "gate", "inspect", "judge", "label"),
+    *("mine-negatives", "report", "rerank", "search"),
+)
 _TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-reranker", "train-sparse")
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
 REMOVED = {
