@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import log
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -17,10 +18,12 @@ from small_postings import Spaces, count, flat, small_index
 from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import impacts
+from hybrid_cli.lexical.build import store_statistics
 from hybrid_cli.lexical.builder import PostingsBuilder
-from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, quantize_lengths
+from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, decode_length, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import rows_of
+from hybrid_cli.storage import layout
 from hybrid_cli.training.teachers import Bm25Scorer, PostingsScorer
 
 K1, B = 0.9, 0.4
@@ -52,11 +55,14 @@ def part(idf: float, tf: int, length: int) -> float:
     return idf * tf / (tf + K1 * (1 - B + B * length / AVERAGE))
 
 
-def test_golden_scores_of_one_term() -> None:
-    assert hits(known(DOCUMENTS), "cat") == pytest.approx(
-        {"d2": part(IDF_CAT, 2, 3), "d4": part(IDF_CAT, 5, 50), "d1": part(IDF_CAT, 1, 3)}, abs=1e-6
-    )
+def test_golden_scores_of_one_and_two_terms() -> None:
+    cats, dogs = {"d2": (2, 3), "d4": (5, 50), "d1": (1, 3)}, {"d2": (1, 3), "d3": (1, 5)}
+    cat, dog = ({d: part(idf, *of) for d, of in each.items()} for idf, each in ((IDF_CAT, cats), (IDF_DOG, dogs)))
     found = hits(known(DOCUMENTS), "cat")
+    assert found == pytest.approx(cat, abs=1e-6)
+    assert hits(known(DOCUMENTS), "cat cat") == pytest.approx({d: 2 * score for d, score in cat.items()}, abs=1e-6)
+    both = {"d2": cat["d2"] + dog["d2"], "d3": dog["d3"], "d4": cat["d4"], "d1": cat["d1"]}
+    assert list(hits(known(DOCUMENTS), "cat dog").items()) == [(d, pytest.approx(both[d], abs=1e-6)) for d in both]
     assert found == pytest.approx(GOLDEN, abs=1e-6)
     textbook = {"d1": 0.420707, "d2": 0.519134, "d4": 0.504203}  # with the factor k1 + 1, which Lucene leaves out
     assert {docid: score * (K1 + 1) for docid, score in found.items()} == pytest.approx(textbook, abs=2e-6)
@@ -69,6 +75,8 @@ def test_lengths_are_rounded_down_as_in_lucene() -> None:
     }  # fmt: skip
     assert quantize_lengths(np.array(list(table))).tolist() == list(table.values())
     assert quantize_lengths(np.arange(41)).tolist() == list(range(41))
+    stored, lengths = [decode_length(byte) for byte in range(256)], np.geomspace(1, 2**31 - 1, 999).astype(np.int64)
+    assert quantize_lengths(lengths).tolist() == [max(each for each in stored if each <= n) for n in lengths]
 
 
 def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
@@ -77,8 +85,11 @@ def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
     assert run["rank"].to_list() == list(range(1, 13))
 
 
-@given(corpora, words)
-def test_search_returns_every_match_with_its_bm25_score(documents: list[list[str]], query: list[str]) -> None:
+@given(corpora, words, st.integers(1, 30), st.randoms())
+def test_search_returns_every_match_with_its_bm25_score(
+    documents: list[list[str]], query: list[str], number: int, random: Random
+) -> None:
+    """Fewer hits are the first of more, and the order of the words does not matter."""
     index = known(documents)
     counted = [document for document in documents if document]
     average = sum(map(len, counted)) / len(counted) if counted else 1
@@ -91,7 +102,22 @@ def test_search_returns_every_match_with_its_bm25_score(documents: list[list[str
             score += log(1 + (len(counted) - df + 0.5) / (df + 0.5)) * tf / (tf + length) if tf else 0.0
         if score:
             expected[f"d{number}"] = score
-    assert hits(index, " ".join(query), 30) == pytest.approx(expected, rel=1e-5)
+    found = hits(index, " ".join(query), 30)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert list(hits(index, " ".join(query), number).items()) == list(found.items())[:number]
+    assert hits(index, " ".join(random.sample(query, len(query))), 30) == found
+
+
+def test_hits_do_not_depend_on_the_number_of_threads() -> None:
+    random = np.random.default_rng(0)
+    index = known([random.choice(list("abcdefgh"), 20).tolist() for _ in range(300)])
+    queries = pl.DataFrame({"qid": map(str, range(100)), "text": ["a b", "c", "", "d e f a", "h h"] * 20})
+    runs = []
+    for index.threads in (1, 3):
+        runs.append(index.search(queries, 50))
+    assert len(runs[0]) > 1000
+    assert runs[0].equals(runs[1])
+    assert index.search(queries.clear(), 50).schema == runs[0].schema
 
 
 @given(corpora, st.lists(words, min_size=1, max_size=5))
@@ -154,6 +180,9 @@ def test_postings_keep_documents_and_frequencies(seed: int, size: int, most: int
     postings = Postings.of(terms, indptr, rows, tfs, np.ones(size, np.int32))
     np.testing.assert_array_equal(postings.rows, rows)
     np.testing.assert_array_equal(postings.tfs, tfs)
+    if size <= 65_536 and most < 256:
+        arrays = (postings.lows, postings.starts, postings.highs, postings.tfs)
+        assert sum(array.nbytes for array in arrays) == 3 * len(rows)
     for term, documents in enumerate(lists):
         np.testing.assert_array_equal(rows_of(postings.matrix(None), term), documents)
     kept = rng.random(size) < 0.7
@@ -163,6 +192,19 @@ def test_postings_keep_documents_and_frequencies(seed: int, size: int, most: int
     for number, term in enumerate(changed.terms):
         documents = np.concatenate((renumbered[pairs[term]], kept.sum() + lists[terms.to_list().index(term)]))
         np.testing.assert_array_equal(rows_of(changed.matrix(None), number), documents)
+
+
+@pytest.mark.parametrize("size", [-4, 0])
+def test_statistics_of_an_interrupted_call_are_refused_and_written_again(tmp_path: Path, size: int) -> None:
+    folder = tmp_path / layout.shard(0) / layout.IMPACTS
+    count(DOCUMENTS).save(folder)
+    store_statistics(tmp_path)
+    whole = {name: (folder / name).read_bytes() for name in (layout.COLLECTION, layout.COLLECTION_DF)}
+    (folder / layout.COLLECTION).write_bytes(whole[layout.COLLECTION][:size])
+    with raises("incomplete-matrix", HybridError):
+        Postings.open(folder)
+    store_statistics(tmp_path)
+    assert {name: (folder / name).read_bytes() for name in whole} == whole
 
 
 def test_a_search_refuses_the_damaged_block_of_its_terms_only(tmp_path: Path) -> None:

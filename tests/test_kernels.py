@@ -70,6 +70,21 @@ def test_search_equals_sorting_every_sum(seed: int, size: int, rare: float, hits
         assert found == plain(impacts, query, order, hits)
 
 
+def test_a_sample_of_the_best_documents_loses_no_hit() -> None:
+    """The documents of the sample are the best of the corpus, so the first estimate of the worst hit is too high."""
+    size, hits, rng = 51_200, 1000, np.random.default_rng(3)
+    first = np.arange(1, 32, 2) * size // 32  # of the 16 parts of the sample
+    tfs, rows = np.ones(size, np.int32), np.arange(size, dtype=np.int32)
+    tfs[(first[:, None] + np.arange(40)).ravel()] = 20
+    lengths = rng.integers(20, 60, size).astype(np.int32)
+    impacts = Impacts.of(Postings.of(pl.Series("term", ["a"]), np.array([0, size]), rows, tfs, lengths), 0.9, 0.4)
+    packed = keyed.Queries(np.array([0, 1]), np.zeros(1, np.int32), impacts.idf)
+    order, counts, best = rows[::-1].copy(), np.zeros(1, np.int32), np.zeros((1, hits), np.uint64)
+    kernels.search(hits, (order, None), packed, impacts.matrix, impacts.bounds(packed.terms), counts, best)
+    found = list(zip(keyed.positions_of(best[0]).tolist(), keyed.scores_of(best[0]).tolist(), strict=True))
+    assert (counts[0], found) == (hits, plain(impacts, [0], order, hits))
+
+
 def test_the_reads_of_a_search_are_bounded_by_its_postings() -> None:
     """The loops run as plain Python, which counts what they read."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}

@@ -103,7 +103,9 @@ def questions(docstrings: list[tuple[str, str, str]]) -> pl.DataFrame:
 
 def test_the_matrix_equals_lucene_on_over_2000_queries(index: Path, questions: pl.DataFrame) -> None:
     assert len(questions) > 2000
-    assert_equal_runs(open_bm25(index).search(questions, 50), lucene_run(index, questions, 50))
+    found = open_bm25(index).search(questions, 50)
+    assert_equal_runs(found, lucene_run(index, questions, 50))
+    assert set(ODD_IDS) <= set(found["docid"])
 
 
 @pytest.mark.parametrize(
@@ -214,9 +216,16 @@ def test_any_text_is_split_and_stemmed_as_lucene_does(texts: list[str]) -> None:
     assert kernels_of(texts) == [analyzer.analyze([text])[0] for text in texts]
 
 
-def test_stems_of_documents_are_those_of_queries() -> None:
-    words = words_of_all_shapes(20_000)
-    assert kernels_of(words) == english.analyze(words)
+def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str]]) -> None:
+    """Documents and queries: 20,000 made-up words, and docstrings; queries in other scripts need Java."""
+    words, texts = words_of_all_shapes(20_000), [text for *_, text in docstrings[::3]]
+    lucenes = Analyzer().analyze(words)
+    assert kernels_of(words) == english.analyze(words) == lucenes
+    for text, expected in zip(texts, Analyzer().analyze(texts), strict=True):
+        assert kernels_of([text]) == [expected]
+        assert english.analyze([text]) in (None, [expected])
+    assert [english.analyze([text]) for text in ("a\u200bb", "\u6771", "x" * 300)] == [None] * 3
+    assert sum(english.analyze([text]) is None for text in texts) < 0.1 * len(texts)
 
 
 def index_collection(corpus: Path, folder: Path) -> None:
@@ -301,6 +310,15 @@ def test_the_jvm_starts_once() -> None:
     assert jvm.find_java().version >= jvm.MIN_VERSION
     with raises("invalid-value", option="java_heap"):
         jvm.start("lots")
+
+
+def test_an_old_java_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "lib" / "server" / "libjvm.so").touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    for version, used in (("17.0.2", False), ("23", True)):
+        (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+        assert (jvm.find_java().home == tmp_path) is used
 
 
 def test_without_java_the_error_names_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

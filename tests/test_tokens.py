@@ -16,7 +16,7 @@ from tiny_tokenizer import tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from hybrid_cli.encoders.loading import CHARACTERS, cut_tokens
+from hybrid_cli.encoders.loading import CHARACTERS, cut_tokens, head_of
 
 TEXTS = [
     each.__doc__ or "" for module in (argparse, asyncio, json, textwrap) for each in [module, *vars(module).values()]
@@ -76,6 +76,15 @@ spaces = st.sampled_from([" ", "  ", "\n", "\n\n", " \n ", "\t", "\r\n", "\u00a0
 def test_any_text_has_the_ids_of_the_whole(parts: list[tuple[str, str]], length: int, kind: str) -> None:
     tokenizer, text = trained(kind), "".join(word + space for word, space in parts)
     assert cut_tokens(tokenizer, [text, text + "."], length) == whole(tokenizer, [text, text + "."], length)
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "head"),
+    [("one two three", 13, "one two three"), ("one two three", 12, "one two"), ("one two three", 7, "one two"),
+     ("one\n\n two", 5, "one"), ("oneword", 3, "oneword"), ("    word", 2, "    word")],
+)  # fmt: skip
+def test_a_beginning_ends_with_a_word(text: str, most: int, head: str) -> None:
+    assert head_of(text, most) == head
 
 
 def test_a_tokenizer_that_keeps_the_end_reads_the_whole_text(tokenizer: Any) -> None:
