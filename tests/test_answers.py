@@ -63,6 +63,11 @@ def test_a_text_contains_its_own_words_in_any_unicode_form(before: str, answer: 
     assert has_answer([answer], composed) == has_answer([answer], text)
 
 
+def test_one_answer_is_enough() -> None:
+    assert has_answer(["nothing", "", "blue"], "a blue sky")
+    assert not has_answer([], "a blue sky")
+
+
 def test_one_passage_form_serves_all_questions() -> None:
     passage = passage_form("Paris, the capital of France")
     assert matcher(["capital of france"])(passage)

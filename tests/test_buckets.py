@@ -16,6 +16,7 @@ from hybrid_cli.evaluation.buckets import (
     document_length,
     easy_hard,
     lexical_overlap,
+    means,
     query_length,
     share_above_sparse,
     targets,
@@ -53,6 +54,24 @@ def test_easy_queries_are_half_and_never_score_lower(ranks: list[int | None]) ->
     assert set(found) == set(worth)
     easy = [worth[qid] for qid, label in found.items() if label == EASY]
     assert min(easy, default=1.0) >= max(worth[qid] for qid, label in found.items() if label == HARD)
+
+
+def test_ties_of_the_halves_are_ordered_by_qid() -> None:
+    found = easy_hard(as_ranks({"q5": None, "q3": 11, "q1": 2, "q2": 1, "q4": 900}), "bm25")
+    assert bucket_of(found) == {"q2": EASY, "q1": EASY, "q3": HARD, "q4": HARD, "q5": HARD}
+    zeros = easy_hard(as_ranks({"q4": None, "q3": 20, "q2": None, "q1": 1}), "bm25")
+    assert bucket_of(zeros) == {"q1": EASY, "q2": EASY, "q3": HARD, "q4": HARD}
+
+
+def test_weighted_bucket_means_equal_the_overall_mean() -> None:
+    rows = [(run, "MRR", f"q{n}", value) for run in ("b", "a") for n, value in enumerate((0.1, 0.5, 1.0, 0.25))]
+    values = pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row")
+    buckets = query_length(as_queries({"q0": "w " * 9, "q1": "\u5012\u6392\u7d22\u5f15", "q2": "w w", "q3": "w " * 5}))
+    found = means(values, buckets, "MRR")
+    expected = [("up to 4", 2, 0.75), ("5-8", 1, 0.25), ("9-12", 1, 0.1)]
+    assert found.filter(run="a").select("bucket", "queries", "mean").rows() == expected
+    assert found["run"].to_list() == ["b", "a"] * 3
+    assert (found["queries"] * found["mean"]).sum() == pytest.approx(values["value"].sum())
 
 
 def test_above_sparse_compares_reciprocal_ranks() -> None:

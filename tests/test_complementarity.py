@@ -44,6 +44,8 @@ def test_every_query_with_a_relevant_document_has_a_row_in_qrels_order() -> None
     assert first_relevant(run, qrels).rows() == [("q3", None), ("q1", 2), ("q4", None)]
     assert first_relevant(run, qrels, level=2).rows() == [("q1", 2)]
     assert dict(first_relevant(run, qrels).schema) == {"qid": pl.String, "rank": pl.Int32}
+    reversed_rows = as_run({"q1": "abc", "q2": "cab"}).reverse()  # the rank column gives the order
+    assert first_relevant(reversed_rows, as_qrels({"q1": {"c": 1}, "q2": {"c": 1}})).rows() == [("q1", 3), ("q2", 1)]
 
 
 documents = st.permutations("abcdefgh").flatmap(lambda docids: st.integers(0, 8).map(lambda length: docids[:length]))
@@ -80,6 +82,17 @@ def test_the_published_example() -> None:
     assert found.roc == 3 / 5
     assert found.mirror == 1 / 3
     assert found.oracle == 6 / 8
+
+
+def test_the_cutoff_is_inclusive_and_the_ratio_of_an_empty_set_is_nan() -> None:
+    dense, sparse = as_ranks({"1": 10, "2": 11}), as_ranks({"2": 1, "1": None})
+    assert (sets(dense, sparse, 10).dense_only, sets(dense, sparse, 10).sparse_only) == (1, 1)
+    assert (sets(dense, sparse, 11).dense, sets(dense, sparse, 11).both) == (2, 1)
+    nothing, something = as_ranks({"1": None}), as_ranks({"1": 3})
+    assert isnan(sets(nothing, something, 10).roc)
+    assert isnan(sets(something, nothing, 10).mirror)
+    assert (sets(nothing, something, 10).mirror, sets(nothing, nothing, 10).oracle) == (1, 0)
+    assert isnan(sets(nothing.clear(), nothing.clear(), 10).oracle)
 
 
 ranks = st.one_of(st.none(), st.integers(1, 30))
@@ -146,6 +159,12 @@ def test_overlap_is_the_fraction_of_common_hits_at_the_cutoff(a: list[str], b: l
     found = dict(overlap(as_run({"q": a}), as_run({"q": b}), cutoff).rows())
     longer = max(len(a[:cutoff]), len(b[:cutoff]))
     assert found == ({"q": len(set(a[:cutoff]) & set(b[:cutoff])) / longer} if longer else {})
+
+
+def test_a_query_missing_from_one_run_has_overlap_0() -> None:
+    one, two = as_run({"q1": "ab", "q2": "ab"}), as_run({"q3": "ab", "q2": "bc"})
+    assert overlap(one, two, 10).rows() == [("q1", 0), ("q2", 0.5), ("q3", 0)]
+    assert rbo(one, two).filter(pl.col("qid") != "q2").rows() == [("q1", 0), ("q3", 0)]
 
 
 # ----------------------------------------------------------------------------------------------------- query by query

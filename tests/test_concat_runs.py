@@ -31,6 +31,14 @@ def test_the_concatenated_parts_of_a_run_are_the_run(homes: list[int]) -> None:
     assert found.sort("qid", "rank").equals(whole)
 
 
+def test_a_trec_run_can_be_concatenated_and_ranks_and_scores_are_unchanged(tmp_path: Path) -> None:
+    rows = [("q9", "b", 1, 1.0), ("q9", "a", 2, 1.0), ("q9", "c", 3, 5.0)]
+    odd, trec = write_run(tmp_path / "odd.parquet", rows), tmp_path / "run.trec"
+    trec.write_text("q8 Q0 a 1 2.5 tag\n", "utf-8")
+    whole = concat_runs([trec, odd, write_run(tmp_path / "run.parquet")], output=tmp_path / "all.parquet")
+    assert runs.read_run(whole).rows() == [("q8", "a", 1, 2.5), *rows, *HITS]
+
+
 def test_a_run_without_hits_adds_nothing(tmp_path: Path) -> None:
     open_output(tmp_path / "empty.parquet").write([run_table().slice(0, 0)])
     output = concat_runs(

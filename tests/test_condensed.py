@@ -28,3 +28,14 @@ def means(*options: str) -> dict[str, float]:
 def test_condensed_lists_count_judged_documents_only(here: Path) -> None:
     assert means() == {"MRR@10": 0.25, "Judged@4": 0.5}
     assert means("--condensed") == {"MRR@10": 0.5, "Judged@4": 0.5}
+
+
+def test_a_note_offers_condensed_lists_for_pooled_judgments(here: Path) -> None:
+    words = ["evaluate", "--qrels", "qrels.tsv", "run.trec"]
+    assert hybrid(*words).says("unjudged-hits", shares={"run": 0.6})
+    Path("judged.trec").write_text("q Q0 d2 1 2 x\nq Q0 d4 2 1 x\n")
+    for silent in ([*words, "--condensed"], [*words[:3], "judged.trec"]):
+        assert not hybrid(*silent).says("unjudged-hits")
+    Path("qrels.tsv").write_text("q\t0\td4\t1\n")
+    assert not hybrid(*words).says("unjudged-hits")
+    assert hybrid(*words, "--condensed").is_problem("all-judged-relevant", path="run.trec")

@@ -11,16 +11,18 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, raises, refusal, refused
+from command import Notices, hybrid, raises, refusal, refused
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 
 from hybrid_cli.reporting.over_seeds import OverSeeds
 from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
 from hybrid_cli.reporting.summary import text as in_format
-from hybrid_cli.settings import PrepareBeir
+from hybrid_cli.settings import PrepareBeir, PrepareFiles
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
+from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.stages.search import search
 
 
 @pytest.fixture
@@ -166,6 +168,30 @@ def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Pa
     assert compared.means["clear", "RBO"] == summary.means["clear", "RBO"]
 
 
+def test_overlap_is_that_of_the_measured_lists(tmp_path: Path) -> None:
+    run, other = (write_run(tmp_path / f"{n}.parquet", {"q": docids}) for n, docids in (("run", "qa"), ("other", "a")))
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("q 0 a 1\n")
+    for remove in (False, True):
+        found = evaluate([qrels, run], measures=["MRR@10"], overlap_with=str(other), remove_query=remove)
+        assert (found.means["run", "RBO"] == pytest.approx(1)) is remove
+
+
+def test_short_lists_and_scores_that_rise_are_named(tmp_path: Path, notices: Notices) -> None:
+    """A list of all documents is not short."""
+    docs = write_lines(tmp_path / "docs.csv", "id,text", "a,salt", "b,salt water")
+    queries, qrels = write_lines(tmp_path / "q.csv", "id,text", "1,salt"), write_lines(tmp_path / "q.tsv", "1\ta\t1")
+    prepared = PrepareFiles([docs], queries=[f"test={queries}"], qrels=[f"test={qrels}"], output=tmp_path / "data")
+    data, run = prepare(prepared), write_lines(tmp_path / "distances.trec", "1 Q0 a 1 1 x", "1 Q0 b 2 2 x")
+    index = index_bm25(data, lucene=False, output=tmp_path / "bm25")
+    for hits in (1, 10):
+        found = search(data, split="test", index=index, hits=hits, output=tmp_path / f"{hits}.parquet")
+        evaluate([data, found], split="test", measures=["R@1", "R@100"])
+        assert notices.says("short-lists", run=str(hits), measures=["R@100"]) is (hits == 1)
+    evaluate([data, run], split="test", measures=["MRR"])
+    assert notices.says("scores-rise", run="distances")
+
+
 def big(tmp_path: Path) -> list[Path | str]:
     """Return qrels and runs over 40 queries: `good` is always right, `bad` for a quarter, `none` never."""
     qids = [f"q{number}" for number in range(40)]
@@ -254,6 +280,15 @@ def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
         assert low < mean < high
 
 
+def test_the_ratio_of_a_run_without_an_answered_query_is_undefined(inputs: list[Path], tmp_path: Path) -> None:
+    empty = write_run(tmp_path / "A-2.parquet", {f"q{query}": ["x"] for query in range(QUERIES)})
+    words = ["evaluate", *inputs[:3], empty, "--study", "over-seeds", "--roc-against", "bm25", "-m", "hit_rate@10"]
+    rows = json.loads(hybrid(*words, "--format", "json").out)["rows"]
+    row = next(each for each in rows if (each["row"], each["measure"]) == ("A", "RoC@10"))
+    assert (row["mean"], row["deviation"], row["seeds"]) == (None, None, 2)
+    assert all("nan" not in hybrid(*words, "--format", form).out.lower() for form in ("markdown", "csv", "latex"))
+
+
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
 QUESTIONS = 40
 ATTACKED = {
@@ -290,6 +325,8 @@ def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, attacke
     assert found.attacks == ["char-swap", "word-order-swap", "mine"]  # attacks of `perturb` first
     assert found.means["bm25@char-swap", "R@1"] == 16 / 40
     assert found.drops.means["bm25", "R@1"] == pytest.approx((32 - (16 + 32 + 24) / 3) / 40)
+    short = write_run(attacked[0].parent / "bm25@few.parquet", {"q00": ["d"]})
+    assert robustness([attacked[0], short], qrels=qrels, measures=["R@1"]).missing == {"bm25@few": 39}
     assert found.drops.means["both", "MRR@10"] == pytest.approx((36 - (34 + 36 + 35) / 3) / 40)
 
 

@@ -224,9 +224,96 @@ def test_a_published_grid_tries_its_weights_only(
         fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judgments, a run that finds them all, one of other documents, and one of 20 hits."""
+    monkeypatch.chdir(tmp_path)
+    late, qids = [*(f"w{number}" for number in range(15)), "right"], [f"q{number}" for number in range(12)]
+    for name, docids in {"good": ["right", "wrong"], "foreign": ["RIGHT", "WRONG"], "late": late}.items():
+        hits = [(qid, docid, rank, 50.0 - rank) for qid in qids for rank, docid in enumerate(docids, 1)]
+        trec_file(Path(f"{name}.trec"), *hits)
+    Path("qrels.tsv").write_text("".join(f"{qid}\t0\tright\t1\n" for qid in qids))
+
+
 def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
     """Return the content of the weights, and the command."""
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = hybrid("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
     assert done.code == 0, done.err
     return json.loads(Path("w.json").read_text()), done
+
+
+@pytest.mark.usefixtures("here")
+def test_runs_are_tuned_and_compared_at_the_depth_of_the_fusion() -> None:
+    content, done = tune("good.trec", "foreign.trec")
+    assert {"no-judged-hit", "no-common-document"} <= set(done.warnings)
+    assert content["alone"] == {"good": 1.0, "foreign": 0.0}
+    trials = {tuple(each["weights"]): each["score"] for each in content["trials"] if each["method"] == "minmax"}
+    assert content["untuned"]["score"] == trials[0.5, 0.5]
+    assert tune("good.trec", "late.trec", method="rrf")[0]["untuned"] is None
+    for options, late in (({}, 1.0), ({"depth": 10}, 0.0), ({"hits": 10}, 0.0)):
+        content, done = tune("good.trec", "late.trec", measure="R@20", **options)
+        assert content["alone"] == {"good": 1.0, "late": late}
+        assert options or not {"no-judged-hit", "no-common-document"} & set(done.warnings)
+
+
+def test_distances_are_refused_and_weak_fusions_and_unequal_scales_are_warned_about(
+    tmp_path: Path, notices: Notices
+) -> None:
+    good = trec_file(tmp_path / "good.trec", ("q", "right", 1, 90.0), ("q", "wrong", 2, 10.0))
+    bad = trec_file(tmp_path / "bad.trec", ("q", "wrong", 1, 0.9), ("q", "other", 2, 0.8))
+    distances = trec_file(tmp_path / "l2.trec", ("q", "a", 1, 0.1), ("q", "b", 2, 0.9))
+    with raises("scores-rise", path="l2.trec", run="l2"):
+        fuse([good, distances], output=tmp_path / "f.parquet")
+    (tmp_path / "qrels.txt").write_text("q 0 right 1\n")
+    for weights in ([0.1, 1], [1, 0.1]):  # a tie is not an improvement
+        notices.clear()
+        fuse([good, bad], output=tmp_path / f"{weights}.parquet", weights=weights, qrels=tmp_path / "qrels.txt")
+        assert notices.says("fusion-not-better", run="good")
+    fuse([good, bad], output=tmp_path / "a.parquet", method="sum")
+    assert notices.says("unequal-spread", run="good", other="bad")
+    notices.clear()
+    fuse([good, bad], output=tmp_path / "b.parquet", method="sum", weights=[0.01, 1])
+    one = trec_file(tmp_path / "one.trec", ("q", "right", 1, 3.5))
+    fuse([good, one], output=tmp_path / "c.parquet", method="sum")
+    assert not notices.warnings, "no deviation to compare with"
+
+
+def test_constants_and_exact_scores_are_those_of_the_tuned_weights(made: Path, tiny: Path, tmp_path: Path) -> None:
+    judged: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
+    weights = fuse(both(made), output=tmp_path / "rrf.json", methods=["wrrf"], rrf_k=3, **judged)
+    output = fuse(both(made), output=tmp_path / "rrf.parquet", weights=f"@{weights}")
+    assert json.loads(weights.read_text("utf-8"))["rrf_k"] == 3
+    assert artifacts.read_manifest(output, Kind.RUN).options["rrf_k"] == 3
+    exact: dict[str, Any] = {"method": "weighted-sum", "index": indexes(made)}
+    weights = fuse(both(made), output=tmp_path / "exact.json", grid="log", **exact, **judged)
+    output = fuse(both(made), output=tmp_path / "exact.parquet", weights=f"@{weights}", **exact)
+    score = mean_reciprocal_rank(output, tiny / "qrels.test.parquet")
+    assert score == pytest.approx(json.loads(weights.read_text("utf-8"))["score"])
+
+
+def test_runs_of_different_depth_are_noted(made: Path, tiny: Path, tmp_path: Path, notices: Notices) -> None:
+    short = search(tiny, split="test", index=made / "dense", hits=1, output=tmp_path / "dense.parquet")
+    pair, exact = [both(made)[0], short], {"method": "weighted-sum", "index": indexes(made), "missing": "exact"}
+    tuned = {"output": tmp_path / "w.json", "qrels": tiny, "split": "test", "tune": True}
+    for options in (tuned, {"output": tmp_path / "f.parquet"}, {"output": tmp_path / "e.parquet", **exact}):
+        notices.clear()
+        fuse(pair, **options)
+        assert notices.says("list-lengths", hits={"bm25": 3, "dense": 1}) is ("missing" not in options)
+
+
+def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
+    again = search(tiny, split="test", index=made / "dense", hits=3, output=tmp_path / "again.parquet")
+    exact: dict[str, Any] = {"index": indexes(made), "method": "weighted-sum", "missing": "exact"}
+    cases: list[tuple[list[Path], dict[str, Any], float]] = [
+        (both(made), {"prior_queries": 15}, 15 / 20), (both(made), exact, 1 / 2), (both(made), {"prior_queries": 0}, 0),
+        ([Path(shutil.copy(path, tmp_path)) for path in both(made)], {"prior_queries": 15}, 15 / 20),
+        ([both(made)[1], again], {}, 0), (both(made), {"missing": "min"}, 0), (both(made), {"methods": ["borda"]}, 0),
+        (both(made), {**exact, "grid": "log"}, 0),
+    ]  # fmt: skip
+    for number, (pair, options, share) in enumerate(cases):
+        output = tmp_path / f"{number}.json"
+        fuse(pair, output=output, qrels=tiny, split="test", tune=True, **options)
+        content = json.loads(output.read_text("utf-8"))
+        assert content["share_of_prior"] == pytest.approx(share)
+        assert (content["no_prior"] is None) is (share > 0)

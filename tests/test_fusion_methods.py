@@ -96,6 +96,7 @@ def test_lists_of_two_hits_of_one_hit_and_of_equal_negative_scores(
 ) -> None:
     assert normalized({"a": 4, "b": -2}, name) == approx({"a": two[0], "b": two[1]})
     assert normalized({"a": 4}, name) == approx({"a": one})
+    assert all(math.isfinite(value) for value in normalized({"a": 0, "b": 0}, name).values())
     first, second = equal if isinstance(equal, tuple) else (equal, equal)
     assert normalized({"a": -3, "b": -3}, name) == approx({"a": first, "b": second})
 
@@ -146,22 +147,24 @@ def test_scores_equal_those_of_ranx() -> None:
 
 
 LOW = {"x": -1.0, "y": -2.0, "z": -3.0}
+LONG = {f"d{rank:05}": 1.0 / rank for rank in range(1, 3400)}  # the last value of rbc is 0
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "weights"),
+    ("method", "options", "weights", "second"),
     [
-        ("product", {}, ()),
-        ("combmnz", {"normalization": "none"}, ()),
-        ("combmax", {"normalization": "none"}, (1.0, 3.0)),
-        ("combmed", {"normalization": "zscore"}, (1.0, 3.0)),
+        ("product", {}, (), LOW),
+        ("combmnz", {"normalization": "none"}, (), LOW),
+        ("combmax", {"normalization": "none"}, (1.0, 3.0), LOW),
+        ("combmed", {"normalization": "zscore"}, (1.0, 3.0), LOW),
+        ("rbc", {}, (), LONG),
     ],
 )
 def test_scores_that_a_rule_cannot_rank_are_refused(
-    method: str, options: dict[str, Any], weights: tuple[float, ...]
+    method: str, options: dict[str, Any], weights: tuple[float, ...], second: Ranking
 ) -> None:
     with pytest.raises(InputError) as caught:
-        fuse(A, LOW, fusion=recipe(method, *weights, **options))
+        fuse(A, second, fusion=recipe(method, *weights, **options))
     assert (caught.value.code, caught.value.fields["id"]) == ("fusion-range", "1")
 
 
@@ -236,6 +239,7 @@ def test_weights_1_0_give_the_first_list_then_the_rest(first: Ranking, second: R
     assert list(fuse(first, second, fusion=recipe("rrf", 1, 0)))[: len(order)] == order
     found = fuse(first, second, fusion=recipe("minmax", 1, 0))
     assert [found[docid] for docid in order] == sorted((found[docid] for docid in order), reverse=True)
+    assert all(0 <= score <= 1 + 1e-6 for score in fuse(first, second, fusion=recipe("minmax", 0.3, 9)).values())
 
 
 @given(ranking=APART, method=st.sampled_from([name for name in METHODS if name != "product"]))

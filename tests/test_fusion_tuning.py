@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from command import raises
 from fused_rankings import fused_run, recipe, run_of
+from scipy import stats
 
 from hybrid_cli import runs
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
@@ -18,8 +20,8 @@ from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.prior import FILE, MEASURES, Prior, read_prior
-from hybrid_cli.fusion.selection import Choice, Trials, Values, select
-from hybrid_cli.fusion.weights import Tuned
+from hybrid_cli.fusion.selection import Choice, Trials, Values, interval, queries_to_tell, select, worth_of_more
+from hybrid_cli.fusion.weights import Tuned, chosen_weights
 from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
 
@@ -127,6 +129,28 @@ def test_the_scaled_grid_is_the_linear_one_in_units_of_the_standard_deviations()
         assert spread / spread.sum() == pytest.approx(shares, abs=0.01)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 40.0])
+def test_the_scale_of_a_runs_scores_does_not_change_the_tuned_sum(scale: float) -> None:
+    tables, qrels = noisy_runs(queries=30, noise=(0.4, 0.2))
+    other = [tables[0].with_columns(pl.col("score") * scale), tables[1]]
+    found = [Trials(*tabulated(each, qrels, method="sum", grid="scaled")) for each in (tables, other)]
+    first, second = (table.choices[select(table, folds=5, seed=42).row] for table in found)
+    assert first.shares == second.shares
+    assert found[0].values == pytest.approx(found[1].values)
+
+
+def test_weights_may_name_the_runs_in_any_order() -> None:
+    fusion = recipe("minmax")
+    assert chosen_weights("dense=0.7,bm25=.3", fusion, ["bm25", "dense"]).weights == (0.3, 0.7)
+    assert chosen_weights("k1=0.9=2,x=1", fusion, ["k1=0.9", "x"]).weights == (2.0, 1.0)
+    for text, code in {
+        "bm25=0.3,dens=0.7": "unknown-choice", "bm25=1": "missing-value", "bm25=1,bm25=2,dense=1": "repeated-value",
+        "bm25=one,dense=1": "not-a-number", "bm25=nan,dense=1": "out-of-range", "bm25=1e999,dense=1": "out-of-range",
+    }.items():  # fmt: skip
+        with raises(code, option="weights"):
+            chosen_weights(text, fusion, ["bm25", "dense"])
+
+
 @pytest.mark.parametrize(
     ("options", "methods"),
     [
@@ -171,6 +195,25 @@ def test_the_plateau_has_all_choices_within_one_standard_error() -> None:
     found = table.plateau()
     assert (found.best, found.rows) == (2, [1, 2])
     assert found.chosen == 2  # of two middle choices, the one with the higher mean
+    gap = np.repeat([[0.5], [0.1], [0.5], [0.5], [0.5]], 6, axis=1)
+    ended = Trials([Choice("minmax", (1 - w, w)) for w in (0.0, 0.25, 0.5, 0.75, 1.0)], gap).plateau()
+    assert (ended.rows, ended.chosen) == ([2, 3, 4], 3)
+    three = [(a / 4, b / 4, (4 - a - b) / 4) for a in range(5) for b in range(5 - a)]
+    means = np.array([[0.5 if min(weights) > 0 else 0.1] for weights in three])
+    table = Trials([Choice("minmax", weights) for weights in three], np.repeat(means, 6, axis=1))
+    assert len(table.plateau().rows) == 3
+    assert sorted(table.choices[table.plateau().chosen].weights) == [0.25, 0.25, 0.5]  # the center
+
+
+def test_the_middle_of_a_plateau_generalizes_better_than_its_best_choice() -> None:
+    population, rng, found = hill(4000, width=0.3, noise=0.4), np.random.default_rng(1), []
+    for _ in range(100):
+        plateau = Trials(choices(), population[:, rng.choice(4000, 20, replace=False)]).plateau()
+        found.append(population.mean(1)[[plateau.chosen, plateau.best]])
+    middle, argmax = np.mean(found, axis=0)
+    assert middle > argmax
+    best = Trials(choices(), hill(300, top=1.0))  # the second run alone is an ordinary choice
+    assert best.choices[select(best, folds=5, seed=1).row].weights[1] >= 0.9
 
 
 def test_the_method_is_chosen_with_the_weights() -> None:
@@ -239,11 +282,43 @@ def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def test_a_gain_of_rounding_errors_is_not_distinguishable_from_none() -> None:
-    """The means of equal values differ by 5e-17, for every query."""
+    """The means of equal values differ by 5e-17, for every query; one query has no interval."""
     found = tuned(np.full((len(GRID), 8), 0.1 + 0.2), {"a": np.full(8, 0.3), "b": np.zeros(8)})
     low, high = found["gain_interval"]
     assert low * high > 0  # 0 is outside
     assert not found["gain_distinguishable"]
+    one = tuned(hill(1), {"a": np.zeros(1)})
+    assert (one["held_out"], one["held_out_interval"], one["gain_interval"]) == (None, None, None)
+    assert not one["gain_distinguishable"]
+    loss = tuned(np.full((len(GRID), 8), 0.4), {"a": np.full(8, 0.6), "b": np.zeros(8)})
+    assert (loss["gain"], loss["best_single"], loss["gain_distinguishable"]) == (pytest.approx(-0.2), "a", True)
+
+
+def test_the_interval_of_a_mean_is_that_of_students_t() -> None:
+    half = 3.182446 * 0.0816497
+    assert interval(np.array([0.3, 0.7, 0.5, 0.5])) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-5)
+    assert interval(np.array([0.0, 1.0]), least=0.0) == (0.0, 1.0), "no mean of a measure is outside of this range"
+    assert interval(np.array([0.0, 1.0])) == (-1.0, 1.0)
+    assert interval(np.array([1.0])) is None
+
+
+def test_the_queries_that_tell_a_difference_have_a_power_of_80_percent() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.3, 400)
+    noise -= noise.mean()
+    for shift in (0.1, 0.01):
+        assert queries_to_tell(noise + shift) == pytest.approx((2.8 * noise.std(ddof=1) / shift) ** 2, rel=0.05)
+    few = queries_to_tell(np.array([0.1, 0.2, 0.3]))  # an effect of 2 standard deviations
+    assert few is not None
+    powers = [1 - stats.nct.cdf(stats.t.ppf(0.975, n - 1), n - 1, 2 * math.sqrt(n)) for n in (few - 1, few)]
+    assert powers[0] < 0.8 <= powers[1]
+    assert queries_to_tell(np.zeros(5)) is queries_to_tell(np.array([0.3])) is None
+
+
+def test_additional_queries_are_worth_less_if_there_are_many() -> None:
+    few, many = (worth_of_more(Trials(choices(), hill(n, noise=0.5)), 10, 5, 1) for n in (12, 600))
+    assert few is not None and many is not None  # noqa: PT018
+    assert 0 <= many < few
+    assert worth_of_more(Trials(choices(), hill(5)), 10, 5, 1) is None
 
 
 def test_the_stored_curves_are_complete_and_have_a_provenance() -> None:
@@ -273,6 +348,8 @@ def test_a_left_out_collection_does_not_change_the_prior() -> None:
         assert prior.curves["minmax"] == pytest.approx(np.mean(others, axis=0))
         assert not np.allclose(prior.curves["minmax"], np.mean([*others, others[0]], axis=0)) or len(others) == 1
     assert read_prior("nDCG@10", leave_out=names) is None
+    found = [read_prior(measure) for measure in ("R@100", "MRR@10")]
+    assert [each and each.measure for each in found] == ["nDCG@10", "MRR@10"]  # other measures have that of nDCG
 
 
 def test_values_are_interpolated_at_the_weight_of_the_dense_run_in_either_order() -> None:

@@ -15,13 +15,14 @@ from scipy import stats
 from small_artifacts import write_run
 
 from hybrid_cli.evaluation.baseline import Baseline
-from hybrid_cli.evaluation.gate import ALPHA, deviation_of, smallest_drop
+from hybrid_cli.evaluation.gate import ALPHA, deviation_of, drop_p_values, smallest_drop
 from hybrid_cli.reporting.gate import Gated
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.gate import compare, gate
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import disk
 
 QUERIES = [f"q{number:02}" for number in range(40)]
 Ranks = Mapping[str, int]  # qid -> rank of its relevant document; 0 for none
@@ -108,6 +109,34 @@ def test_the_values_of_a_loss(stored: Path) -> None:
     assert len(first.hits_now) == 10
 
 
+def test_a_better_run_passes_and_queries_that_lost_most_come_first(stored: Path) -> None:
+    run_of(Path("worse.parquet"), ranks(lost=20) | {"q07": 10, "q09": 5})
+    lost = gated(Path("worse.parquet")).lost
+    assert [query.qid for query in lost[:3]] == ["q07", "q09", "q00"]
+    gate(Path("worse.parquet"), qrels=Path("qrels.tsv"), baseline=stored, write=True)
+    result = gated(Path("before.parquet"), max_drop=0.0)
+    assert result.passed
+    assert result.tests[0].now - result.tests[0].before == pytest.approx((18 * 0.5 + 0.9 + 0.8) / 40)
+    assert result.tests[0].p > 0.99
+
+
+def test_p_values_of_several_measures_are_those_of_holm(stored: Path) -> None:
+    """Lost queries of 6, 7 and 1 of 40 by one each: 2^-6, 2^-7 and 2^-1."""
+    now = np.column_stack([np.repeat([0.0, 1.0], [lost, 40 - lost]) for lost in (6, 7, 1)])
+    expected = [2 * 2.0**-6, 3 * 2.0**-7, 0.5]
+    np.testing.assert_allclose(drop_p_values(np.ones((40, 3)), now), expected, atol=0.012)
+    measures = "MRR@10,Success@5,nDCG@10"
+    assert hybrid("gate", "before.parquet", *BASELINE, "--measure", measures, "--write").code == 0
+    run_of(Path("now.parquet"), ranks(lost=5, to=10))
+    result = gated(Path("now.parquet"), max_drop=0.0)
+    assert ",".join(test.measure for test in result.tests) == measures
+    assert result.passed, "1/32 in each of three measures"
+    assert [test.p for test in result.tests] == pytest.approx([3 / 32] * 3, abs=0.01)
+    alone = gated(Path("now.parquet"), max_drop=0.0, measure=["Success@5"])
+    assert not alone.passed
+    assert alone.tests[0].p == pytest.approx(1 / 32, abs=0.004)
+
+
 # -------------------------------------------------------------------------------------------- another baseline: code 3
 
 
@@ -128,8 +157,13 @@ def test_other_queries_or_judgments_have_exit_code_3(stored: Path) -> None:
     done = hybrid("gate", "before.parquet", *BASELINE, "--format", "json")
     assert done.code == 3
     assert json.loads(done.err.splitlines()[-1])["differences"] == {"queries with other judgments": ["q03"]}
-    assert hybrid("gate", "before.parquet", *BASELINE, "--write").code == 0
-    assert hybrid("gate", "before.parquet", *BASELINE).code == 0
+    texts = Path("queries.tsv")
+    texts.write_text("".join(f"{qid}\ttext of {qid}\n" for qid in QUERIES))
+    assert hybrid("gate", "before.parquet", *BASELINE, "--queries", texts, "--write").code == 0
+    assert hybrid("gate", "before.parquet", *BASELINE).code == 0, "texts that are unknown are not compared"
+    texts.write_text(texts.read_text().replace("of q05", "about q05"))
+    done = hybrid("gate", "before.parquet", *BASELINE, "--queries", texts)
+    assert (done.code, done.fields["differences"]) == (3, {"queries with another text": ["q05"]})
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input
@@ -152,10 +186,29 @@ def test_bad_input_is_refused_in_one_line(stored: Path) -> None:
     refused("gate", "before.parquet", *BASELINE[:3], "short.json", problem="damaged", id="q03")
 
 
-# ----------------------------------------------------------------------------------------------------------- measures
-
-
 # ----------------------------------------------------------------------------------------------------------- baseline
+
+
+def test_the_baseline_has_one_line_per_query_and_an_interrupted_write_leaves_the_old_one(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, content = stored.read_bytes(), json.loads(stored.read_text())
+    assert [line.split('"')[1] for line in stored.read_text().splitlines() if '"hits"' in line] == QUERIES
+    assert (content["format"], content["measures"]) == (1, ["MRR@10"])
+    assert content["queries"]["q00"]["values"] == [1.0]
+    assert (len(content["queries"]["q00"]["hits"]), content["queries"]["q00"]["hits"][:2]) == (10, ["q00-good", "d2"])
+    assert hybrid("gate", "before.parquet", *MRR, "--write").code == 0
+    assert stored.read_bytes() == before
+
+    def full(path: Path, text: str) -> None:
+        path.write_text(text[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk, "write_text", full)
+    with pytest.raises(KeyboardInterrupt):
+        Baseline(["MRR@10"], {}, {}).write(stored)
+    assert stored.read_bytes() == before
+    assert sorted(path.name for path in Path().iterdir()) == ["before.parquet", "qrels.tsv", "quality.json"]
 
 
 def test_renewing_says_how_the_means_change_and_keeps_the_deviation(stored: Path) -> None:
@@ -172,6 +225,17 @@ def test_renewing_says_how_the_means_change_and_keeps_the_deviation(stored: Path
 
 
 # ------------------------------------------------------------------------------------------------------------- output
+
+
+def test_changes_of_the_system_are_named_and_summaries_are_appended(stored: Path) -> None:
+    run_of(Path("now.parquet"), ranks())
+    write_run(Path("now.parquet"), pl.read_parquet("now.parquet").rows(), overwrite=True, k1=2.0)
+    assert gated(Path("now.parquet")).changed == {"k1": (None, 2.0)}
+    Path("summary.md").write_text("# Before\n")
+    for run in ("before.parquet", "now.parquet"):
+        hybrid("gate", run, *BASELINE, "--summary", "summary.md")
+    assert Path("summary.md").read_text().startswith("# Before\n### ")
+    assert Path("summary.md").read_text().count("\n### ") == 2
 
 
 def test_a_drop_that_the_queries_cannot_detect_is_warned_about(stored: Path) -> None:
@@ -193,6 +257,7 @@ def test_the_smallest_drop_has_a_power_of_80_percent(queries: int, measures: int
     critical = stats.t.ppf(1 - ALPHA / measures, queries - 1)
     assert stats.nct.sf(critical, queries - 1, drop / 0.2 * np.sqrt(queries)) == pytest.approx(0.8, abs=1e-4)
     assert smallest_drop(0.4, queries, measures) == pytest.approx(2 * drop)
+    assert smallest_drop(0.2, 4, measures) is None, "too few queries to detect anything"
 
 
 def test_the_deviation_is_that_of_the_differences_else_an_earlier_one_else_an_estimate() -> None:

@@ -10,7 +10,7 @@ from random import Random
 import polars as pl
 import pytest
 import pytrec_eval
-from command import hybrid
+from command import hybrid, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -231,3 +231,5 @@ def test_a_grade_beyond_32_bits_is_refused_where_it_is_read(grade: str, command:
     assert not Path("c").exists()
     assert {name: done.fields[name] for name in ("line", "value")} == {"line": 2, "value": grade}
     assert str(done.fields["path"]) == "qrels.test.txt"
+    pl.DataFrame({"qid": ["7", "7"], "docid": ["a", "b"], "relevance": [1, 10**10]}).write_parquet("q.parquet")
+    refused("evaluate", "--qrels", "q.parquet", "run.trec", problem="grade-out-of-range", line=2, value=10**10)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -19,12 +21,14 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.exact import exact_source
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.errors import HybridError
+from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.lexical.build import Setting, Tuning, tune
 from hybrid_cli.lexical.feedback import Rm3, expands, interpolate, relevance_model
 from hybrid_cli.lexical.impacts import quantize_lengths
 from hybrid_cli.lexical.index import ExpandedQueries
+from hybrid_cli.runs import read_run
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
@@ -52,6 +56,27 @@ def test_titles_and_texts_are_indexed_and_stemmed(index: Path) -> None:
     assert first(index, "pages wordless") == "void"
 
 
+def test_other_fields_are_not_indexed(tiny: Path, tmp_path: Path) -> None:
+    index = index_bm25(tiny, output=tmp_path / "bm25", fields=["text"])
+    assert artifacts.read_manifest(index).counts["empty documents"] == 1
+    assert open_bm25(index).search(pl.DataFrame({"qid": ["q"], "text": ["Okapi"]}), 5).is_empty()
+
+
+def test_an_interrupted_call_keeps_its_parts_and_threads_change_no_byte(
+    tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after both parts are built: the next call builds neither of them."""
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("hybrid_cli.lexical.build.lucene.statistics", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            index_bm25(tiny, output=tmp_path / "bm25", threads=1)
+    monkeypatch.setattr("hybrid_cli.lexical.build.lucene.Writer", None)
+    monkeypatch.setattr("hybrid_cli.lexical.build.PostingsBuilder", None)
+    made = index_bm25(tiny, output=tmp_path / "bm25", threads=1)
+    assert storage.fingerprint(made) == storage.fingerprint(index)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
@@ -64,6 +89,8 @@ def test_another_k1_and_b_are_stored_without_reading_the_corpus(
     assert inodes(index) == made
     assert storage.fingerprint(index) != before
     assert notices.says("written", path=index, k1=1.2, b=0.75, reused=True)
+    with raises("output-differs", path="bm25"):
+        index_bm25(tiny, output=index)
     assert (open_bm25(index, k1=0.5).k1, open_bm25(index, k1=0.5).b) == (0.5, 0.75)
 
 
@@ -108,6 +135,22 @@ def test_the_held_out_gain_uses_the_choice_of_the_other_half() -> None:
     assert tuning.means == pytest.approx({(0.9, 0.4): 0.5, (1.2, 0.4): 2.8 / 4, (2.0, 0.4): 2.2 / 4})
     assert tuning.gains == pytest.approx((0.2 - 0.5, 0.4 - 0.5))
     assert tuning.held_out_gain == pytest.approx((2 * (0.2 - 0.5) + 2 * (0.4 - 0.5)) / 4)
+    tied = {(0.9, 0.4): [0.1, 0.1], (4.0, 1.0): [0.7, 0.7], (1.0, 0.4): [0.7, 0.7]}
+    assert tune(lambda setting: values(tied, setting), tied, (0.9, 0.4)).best == (1.0, 0.4)  # the nearest one
+
+
+def test_tuning_is_recorded(tiny: Path, tmp_path: Path) -> None:
+    index = index_bm25(tiny, output=tmp_path / "bm25", tune=True, measure="nDCG@10", split="test")
+    recorded = json.loads((index / "bm25.json").read_text("utf-8"))
+    means = {(row["k1"], row["b"]): row["mean"] for row in recorded["tuning"]["means"]}
+    chosen = (recorded["k1"], recorded["b"])
+    assert (recorded["tuning"]["measure"], recorded["tuning"]["queries"]) == ("nDCG@10", 5)
+    assert means[chosen] == max(means.values())
+    assert (open_bm25(index).k1, open_bm25(index).b) == chosen
+    run = search(tiny, split="test", index=[index], output=tmp_path / "run.parquet", threads=1)
+    qrels = pl.read_parquet(tiny / "qrels.test.parquet")
+    assert evaluate_run(read_run(run), qrels, ["nDCG@10"])["value"].mean() == pytest.approx(means[chosen])
+    assert set(artifacts.read_manifest(index).inputs) == {"corpus", "queries", "qrels"}
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -159,6 +202,8 @@ def test_the_expanded_query_is_the_mean_of_the_query_and_its_feedback_documents(
     assert expanded({"q": 1.0, "a": 1.0}, documents, RM3) == pytest.approx(
         {"q": 0.5 / 2, "a": 0.5 / 2 + 0.5 * a / (a + b), "b": 0.5 * b / (a + b)}
     )
+    assert expanded({"q": 2.0, "p": 2.0}, [], RM3) == {"p": 0.25, "q": 0.25}
+    assert expanded({"q": 2.0}, [({"a": 1.0}, 1.0)], Rm3(10, 10, 1.0)) == {"a": 0.0, "q": 1.0}
 
 
 def test_a_document_adds_only_its_most_frequent_terms() -> None:

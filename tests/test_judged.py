@@ -86,6 +86,14 @@ def test_a_retriever_is_measured_like_its_run(made: Path, tmp_path: Path) -> Non
     assert "salt of oceans" in page.read_text()
 
 
+def test_a_fusion_is_tuned_on_the_split_of_its_runs(made: Path, both: list[Path], tmp_path: Path) -> None:
+    tune = ["fuse", *both, "--tune", "--measure", "nDCG@10", "--output"]
+    assert ran(*tune, tmp_path / "a.json").says("assumed-split", split="dev")
+    ran(*tune, tmp_path / "b.json", "--qrels", made / "data", "--split", "dev")
+    first, second = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert {**first, "manifest": ""} == {**second, "manifest": ""}
+
+
 def test_compose_tunes_on_a_file_of_judgments(made: Path, tmp_path: Path) -> None:
     tune = ["compose", made / "bm25", made / "other", "--tune", "--qrels"]
     ran(*tune, made / "data", "--split", "dev", "--output", tmp_path / "whole")

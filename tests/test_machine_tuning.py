@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from command import hybrid
+from command import Notices, hybrid, raises
 
 from hybrid_cli import artifacts
 from hybrid_cli.evaluation.prediction_powered import rectified
 from hybrid_cli.fusion.selection import Choice, Trials, select
 from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import Kind
@@ -41,6 +43,81 @@ def scores(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     relevant = (random.random((queries, DOCUMENTS)) < 0.2).astype(int)
     quality = np.array([0.8, 1.4])[:, None, None]
     return relevant, quality * relevant + random.normal(0, 1, (2, queries, DOCUMENTS))
+
+
+@pytest.fixture
+def truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grades:
+    """Two runs in the folder, and the grades of all their hits, of which people know those of 30 queries."""
+    monkeypatch.chdir(tmp_path)
+    relevant, values = scores(QUERIES, 1)
+    for name, of_run in zip(("one", "two"), values, strict=True):
+        lines = [
+            f"q{query} Q0 d{document} {rank} {row[document]:.6f} x\n"
+            for query, row in enumerate(of_run)
+            for rank, document in enumerate(np.argsort(-row)[:DEPTH], 1)
+        ]
+        Path(f"{name}.trec").write_text("".join(lines))
+    grades = {(f"q{q}", f"d{d}"): int(relevant[q, d]) for q in range(QUERIES) for d in range(DOCUMENTS)}
+    write("people.tsv", first(grades, PEOPLE))
+    return grades
+
+
+def tuned(output: str, qrels: str = "people.tsv", machine: str | None = None) -> dict[str, Any]:
+    made = fuse(
+        ["one.trec", "two.trec"], tune=True, qrels=Path(qrels), machine=None if machine is None else Path(machine),
+        method="minmax", measure="nDCG@5", prior_queries=0, output=Path(output)
+    )  # fmt: skip
+    content: dict[str, Any] = json.loads(made.read_text("utf-8"))
+    return content
+
+
+def test_a_perfect_machine_tunes_as_if_people_had_judged_all_queries(truth: Grades) -> None:
+    write("machine.tsv", truth, "machine:m")
+    write("all.tsv", truth)
+    made, whole, few = tuned("made.json", machine="machine.tsv"), tuned("all.json", "all.tsv"), tuned("few.json")
+    assert (made["queries"], made["machine_queries"]) == (PEOPLE, QUERIES - PEOPLE)
+    assert made["machine_weight"] == pytest.approx((QUERIES - PEOPLE) / QUERIES, abs=0.25)
+    expected = {tuple(trial["weights"]): trial["score"] for trial in whole["trials"]}
+    for trial in made["trials"]:
+        assert trial["score"] == pytest.approx(expected[tuple(trial["weights"])], abs=0.02)
+    assert made["weights"] == pytest.approx(whole["weights"], abs=0.1)
+    assert np.ptp(made["gain_interval"]) < 0.75 * np.ptp(few["gain_interval"])
+    assert "machine_weight" not in few
+
+
+def test_evidence_counts_the_grades_of_people_alone_and_single_runs_are_corrected(truth: Grades) -> None:
+    random = np.random.default_rng(0)
+    write("machine.tsv", {pair: int(random.random() < 0.1) ^ grade for pair, grade in truth.items()}, "machine:m")
+    made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
+    looks, alone = {look["baseline"]: look for look in made["evidence"]}, few["alone"]
+    assert made["verdict"]["wins"] + made["verdict"]["losses"] < PEOPLE, "some queries have equal values"
+    assert looks["two"]["queries"] == PEOPLE
+    assert looks["one"]["difference"] - looks["two"]["difference"] == pytest.approx(alone["two"] - alone["one"])
+    by_weights = {tuple(trial["weights"]): trial["score"] for trial in made["trials"]}
+    assert made["alone"] == pytest.approx({"one": by_weights[1.0, 0.0], "two": by_weights[0.0, 1.0]})
+    assert 0 < made["machine_weight"] < 1
+
+
+def test_grades_of_a_machine_that_say_nothing_change_nothing(truth: Grades, notices: Notices) -> None:
+    """One grade for all; too few queries of both; then queries that no run or no machine has are left out."""
+    few = tuned("few.json") | {"manifest": None}
+    write("machine.tsv", dict.fromkeys(truth, 0), "machine:m")
+    made = tuned("one.json", machine="machine.tsv")
+    assert notices.says("one-grade", grade=0)
+    assert made["machine_weight"] == 0
+    names = ("weights", "score", "held_out", "evidence")
+    assert [made[name] for name in names] == [few[name] for name in names]
+    write("machine.tsv", {pair: grade for pair, grade in truth.items() if int(pair[0][1:]) >= 11}, "machine:m")
+    assert tuned("less.json", machine="machine.tsv") | {"manifest": None} == few
+    assert notices.says("no-correction", queries=19, needed=20)
+    known = {pair: grade for pair, grade in truth.items() if pair[0] != "q3"}
+    write("machine.tsv", known | {("z1", "d1"): 1}, "machine:m")
+    made = tuned("left.json", machine="machine.tsv")
+    assert (made["queries"], made["machine_queries"]) == (PEOPLE - 1, QUERIES - PEOPLE)
+    assert "q3" not in made["judged"]
+    assert {"queries-without-machine", "queries-without-hits"} <= set(notices.warnings)
+    with raises("machine-judgments", path="machine.tsv"):
+        tuned("people.json", qrels="machine.tsv", machine="machine.tsv")
 
 
 def test_a_retriever_is_tuned_on_the_grades_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,16 @@ def test_special_tokens_are_neither_predicted_nor_inserted(tokenizer: Any, span:
         assert not (special - {tokenizer.mask_token_id}) & set(ids[predicted].tolist())
 
 
+def test_masks_of_short_spans_and_of_equal_seeds(tokenizer: Any, span: Pieces) -> None:
+    nothing, short, kana = pieces(tokenizer, ["[SEP] [UNK]", "unsqueezed arrays", "\u306e\u306b\u306f\u3068 retrieval"])
+    assert (masked(tokenizer, nothing, 0)[1] == IGNORED).all()
+    assert (masked(tokenizer, short, 0)[1] != IGNORED).any(), "at least one word"
+    assert kana.starts.tolist() == [0, 1, 2, 3, 4, 5], "words end within a clause"
+    for one, other in zip(masked(tokenizer, span, 5), masked(tokenizer, span, 5), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (masked(tokenizer, span, 5)[1] != masked(tokenizer, span, 6)[1]).any()
+
+
 def test_eight_of_ten_become_mask_one_a_random_token_and_one_stays(tokenizer: Any, span: Pieces) -> None:
     counts = np.zeros(3)
     for seed in range(200):

@@ -78,6 +78,7 @@ TREC_ORDER = table({"q1": ["b", "x", "a", "c", "y", "d"], "q2": ["n", "m"]})
         ("R@5", 1, 2 / 4, 1),
         ("nDCG@5", 1, (1 + 3 / log2(4)) / IDEAL, 1 / log2(3)),
         ("MAP@5", 1, (1 + 2 / 3) / 4, 1 / 2),
+        ("RR(rel=2)@10", 1, 1 / 3, 0),
         ("AP", 2, (1 / 3 + 2 / 6) / 2, 0),
         ("R@5", 2, 1 / 2, 0),
     ],
@@ -120,6 +121,19 @@ def test_the_tie_rule_of_trec_eval_does_not_apply_to_equal_scores() -> None:
     forth, back = table({"q1": ["a", "z"]}), table({"q1": ["z", "a"]})
     assert value(evaluate_run(forth, QRELS, ["RR"]), "RR", "q1") == 1
     assert value(evaluate_run(back, QRELS, ["RR"]), "RR", "q1") == 1 / 2
+
+
+def test_a_query_in_two_parts_of_the_run_is_one_query_and_a_document_twice_in_it_is_refused() -> None:
+    parts = [table({"q1": ["a"], "q2": ["m"]}), table({"q1": ["x", "b"]}).with_columns(rank=pl.col("rank") + 1)]
+    assert value(evaluate_run(pl.concat(parts), QRELS, ["P@3"]), "P@3", "q1") == pytest.approx(2 / 3)
+    with raises("duplicate-id", id="a", query="q1"):
+        evaluate_run(table({"q1": ["a", "x", "a"]}), QRELS, ["AP"])
+
+
+def test_all_unknown_measures_are_refused_at_once() -> None:
+    names = ["nDGC@10", "P", "P@\u0663", "Rprec@4", "P@0", "recal_100", "nDCG(rel=2)", "AP(rel=0)"]
+    with raises("unknown-choice", option="measures", value=names):
+        parse_measures(["nDCG@5", *names])
 
 
 def test_ranks_that_start_above_1_or_have_gaps_keep_their_order() -> None:

@@ -44,6 +44,12 @@ def test_agreement_of_two_people(people: list[str]) -> None:
     assert len(evaluate([*people, "cleo.tsv"], study="agreement").agreements) == 3  # type: ignore[union-attr]
 
 
+def test_a_grade_that_one_person_lacks_is_no_conflict() -> None:
+    one = pl.DataFrame({"qid": ["q", "q"], "docid": ["a", "b"], "relevance": [1, 2]})
+    other = pl.DataFrame({"qid": ["q"], "docid": ["a"], "relevance": [0]})
+    assert conflicts({"x": one, "y": other}).rows() == [("q", "a", 1, 0)]
+
+
 def test_only_conflicts_are_adjudicated(people: list[str], tiny: Path) -> None:
     anna, ben = (read_qrels(Path(path)) for path in people)
     differing = conflicts({"anna": anna, "ben": ben})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.storage import Kind
+from hybrid_cli.training import checkpoints, loop
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.options import RerankerLoss
 from hybrid_cli.training.reranking import LOSSES, DevRanking, RerankerLearner, diagnostics
@@ -262,6 +264,32 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
     found = DevRanking(examples, 200, CrossEncoder.load(out)).measure()["dev_MRR@10"]
     assert found == pytest.approx(max(dev))
+
+
+def test_an_interrupted_training_ends_with_the_same_weights(
+    examples: Path, tiny_bert: Path, trained_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        checkpoints.save_checkpoint(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_reranker(examples, model=str(tiny_bert), output=tmp_path / "out", **PLAN)
+    monkeypatch.undo()
+    out = train_reranker(examples, model=str(tiny_bert), output=tmp_path / "out", **PLAN)
+    assert weights(out) == weights(trained_reranker)
+    assert (out / "curve.parquet").read_bytes() == (trained_reranker / "curve.parquet").read_bytes()
+    other = train_reranker(examples, model=str(tiny_bert), output=tmp_path / "1", **PLAN, seed=1)
+    assert weights(other) != weights(out)
+
+
+@pytest.mark.skipif("ATEN_CPU_CAPABILITY" in os.environ, reason="PyTorch may not use the instructions of bf16")
+def test_scores_in_bf16_have_more_than_8_significant_bits(trained_reranker: Path) -> None:
+    models = [CrossEncoder.load(trained_reranker, device="cpu", dtype=each) for each in ("bf16", "fp32")]  # type: ignore[arg-type]
+    rounded, exact = (torch.from_numpy(model.scores(PAIRS)[0]) for model in models)
+    assert (rounded != rounded.bfloat16()).any()
+    np.testing.assert_allclose(rounded, exact, atol=0.05)
 
 
 def test_gradient_caching_gives_the_same_gradients(examples: Path, tiny_bert: Path) -> None:

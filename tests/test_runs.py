@@ -17,6 +17,8 @@ def _hits(*rows: tuple[str, str, float]) -> pl.DataFrame:
 def test_ranks_and_depth_are_per_query() -> None:
     hits = _hits(("q2", "a", 1.0), ("q2", "b", 3.0), ("q2", "c", 2.0), ("q1", "a", 5.0))
     assert runs.ranked(hits, 2).rows() == [("q2", "b", 1, 3.0), ("q2", "c", 2, 2.0), ("q1", "a", 1, 5.0)]
+    pieces = _hits(("q", "a", 1.0), ("r", "a", 1.0), ("q", "b", 2.0))
+    assert runs.ranked(pieces).rows() == [("q", "b", 1, 2.0), ("q", "a", 2, 1.0), ("r", "a", 1, 1.0)]
 
 
 def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
@@ -31,6 +33,10 @@ def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Pat
     odd = tmp_path / "k1=0.9.parquet"
     odd.touch()
     assert runs.name_runs([odd]) == {"k1=0.9": odd}
+    with raises("duplicate-name", name="a"):
+        runs.name_runs(["a=x.parquet", "a=y.parquet"])
+    with raises("repeated-input", path="x.parquet"):
+        runs.name_runs(["x.parquet", "x.parquet"])
 
 
 def test_positions_find_ids_or_name_the_unknown_ones() -> None:

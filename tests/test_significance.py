@@ -13,9 +13,11 @@ from hypothesis import strategies as some
 from scipy import stats
 from scipy.stats import norm, t
 
+from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.prediction_powered import CorrectedMean, power_tuned_weight, rectified
 from hybrid_cli.evaluation.sequential import Evidence, log_capital
 from hybrid_cli.evaluation.significance import (
+    bonferroni,
     bootstrap,
     compare,
     correct_p_values,
@@ -63,6 +65,13 @@ def test_sign_flip_counts_the_observed_signs_as_one_permutation() -> None:
     assert sign_flip(np.zeros((60, 1)), permutations=999)[0] == 1
 
 
+def test_sign_flip_is_seeded_and_does_not_depend_on_other_comparisons() -> None:
+    a, b, c = scores(3).T
+    both = sign_flip(np.column_stack([b - a, c - a]), 2000, seed=7)
+    assert both.tolist() == sign_flip(np.column_stack([b - a, c - a]), 2000, seed=7).tolist()
+    assert both[0] == sign_flip((b - a)[:, None], 2000, seed=7)[0]
+
+
 def test_sign_flip_is_robust_to_rounding_of_ties() -> None:
     # One query differs: each flip gives plus or minus the same mean, so all are as extreme.
     differences = np.zeros((50, 1))
@@ -78,11 +87,20 @@ def test_equal_runs_and_single_queries() -> None:
     assert np.isnan(paired_t(np.ones((1, 1)))[0])
 
 
-def test_holm_golden() -> None:
+def test_bonferroni_and_holm_golden() -> None:
+    assert bonferroni(np.array([0.01, 0.04, 0.6])).tolist() == [0.01 * 3, 0.04 * 3, 1.0]
     p = np.array([0.01, 0.04, 0.03, 0.005])
     # sorted: .005*4, .01*3, .03*2, max(.04*1, .06)
     assert holm(p).tolist() == [0.01 * 3, 0.03 * 2, 0.03 * 2, 0.005 * 4]
     assert holm(np.array([0.6, 0.5])).tolist() == [1.0, 1.0]
+
+
+@given(some.lists(some.floats(0, 1), min_size=1, max_size=8).map(np.array))
+def test_holm_is_between_raw_p_and_bonferroni_in_the_same_order(p: np.ndarray) -> None:
+    adjusted = holm(p)
+    assert (adjusted >= p).all()
+    assert (adjusted <= bonferroni(p) + 1e-15).all()
+    assert (np.diff(adjusted[np.argsort(p, kind="stable")]) >= 0).all()
 
 
 def test_untested_comparisons_do_not_count_in_the_family() -> None:
@@ -130,6 +148,25 @@ def test_intervals_are_as_wide_as_scipys() -> None:
     theirs = stats.bootstrap((SCORES,), np.mean, n_resamples=4000, method="percentile", axis=0, rng=2)
     assert high - low == pytest.approx(theirs.confidence_interval.high - theirs.confidence_interval.low, rel=0.1)
     assert (low + high) / 2 == pytest.approx(SCORES.mean(0), abs=0.1 * (high - low).max())
+
+
+@given(some.lists(some.floats(0, 1), min_size=12, max_size=60), some.integers(0, 5))
+def test_an_interval_contains_the_mean(values: list[float], seed: int) -> None:
+    column = np.array(values)[:, None]
+    (low,), (high,) = bootstrap(column, 500, 0.95, seed)
+    assert column.min() - 1e-12 <= low <= column.mean() + 1e-12
+    assert column.mean() - 1e-12 <= high <= column.max() + 1e-12
+
+
+def test_intervals_depend_on_seed_and_confidence_and_not_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bootstrap(SCORES, 300, 0.9, seed=3)
+    lower, higher = bootstrap(SCORES, 300, 0.99, seed=3)
+    assert (lower < whole[0]).all()
+    assert (higher > whole[1]).all()
+    assert np.allclose(bootstrap(np.full((50, 1), 0.3), 100, 0.95, seed=1), 0.3)
+    monkeypatch.setattr(significance, "DRAWS_AT_ONCE", 1000)
+    assert np.allclose(bootstrap(SCORES, 300, 0.9, seed=3), whole, atol=1e-14)
+    assert not np.allclose(bootstrap(SCORES, 300, 0.9, seed=4), whole, atol=1e-14)
 
 
 def test_measures_may_have_different_queries() -> None:
@@ -183,6 +220,19 @@ def test_a_true_difference_is_decided(sizes: np.ndarray) -> None:
     draws = sizes[random.integers(0, len(sizes), (100, 150))] * random.choice([-1, 1], (100, 150), p=[0.2, 0.8])
     looks = [first_decision(each) for each in draws]
     assert np.mean([look is not None for look in looks]) > 0.7
+
+
+def test_the_capital_is_the_mean_of_constant_bets() -> None:
+    bets = np.geomspace(0.03, 0.9, 10)
+    expected = np.mean((1 + 0.5 * bets) * (1 - 0.25 * bets))
+    assert log_capital(np.array([0.5, -0.25])) == pytest.approx(math.log(expected))
+
+
+def test_further_queries_decide_when_differences_stay_as_they_are() -> None:
+    differences = np.tile([0.3, 0.0, -0.1, 0.2], 5)
+    more = Evidence.of("bm25", differences).more
+    assert more is not None
+    assert first_decision(np.tile(differences, 6)) == pytest.approx(20 + more, abs=4)
 
 
 @given(DIFFERENCES)
@@ -254,12 +304,27 @@ def test_the_interval_by_hand() -> None:
     assert (made.people_low, made.people_high) == pytest.approx((0.6 - half, 0.6 + half))
 
 
-@pytest.mark.parametrize("machine", [0.0, 0.5])
-def test_a_machine_that_gives_all_queries_one_value_changes_nothing(machine: float) -> None:
-    people = sample(30, 1, 0)[0]
-    made = CorrectedMean.of(people, np.full(30, machine), np.full(200, machine))
-    assert (made.mean, made.low, made.high) == (made.by_people, made.people_low, made.people_high)
-    assert made.weight == 0
+def test_a_machine_of_one_value_or_of_no_other_queries_changes_nothing() -> None:
+    people, own, _ = sample(30, 1, 0)
+    for machine, others in (
+        (np.full(30, 0.0), np.full(200, 0.0)), (np.full(30, 0.5), np.full(200, 0.5)), (own, np.array([])),
+    ):  # fmt: skip
+        made = CorrectedMean.of(people, machine, others)
+        assert (made.mean, made.low, made.high) == (made.by_people, made.people_low, made.people_high)
+        assert made.weight == 0
+    runs = np.random.default_rng(5).random((3, 30))
+    for machine, others in ((np.tile(runs[:1], (3, 1)), np.zeros((3, 90))), (runs, np.zeros((3, 0)))):
+        same, weight = rectified(runs, machine, others)
+        assert weight == 0
+        assert (same == runs).all()
+
+
+def test_a_machine_that_is_wrong_in_the_same_way_everywhere_is_corrected() -> None:
+    people, machine, others = sample(200, 800, 0)
+    biased = CorrectedMean.of(people, machine + 0.25, others + 0.25)
+    right = CorrectedMean.of(people, machine, others)
+    assert (biased.mean, biased.low, biased.high) == pytest.approx((right.mean, right.low, right.high))
+    assert biased.by_machine == pytest.approx(right.by_machine + 0.25)
 
 
 def test_intervals_cover_the_true_mean_and_are_narrower_than_those_of_people() -> None:

@@ -141,6 +141,8 @@ def test_the_check_names_figures_beyond_the_tolerance(made: Path, out: Path) -> 
         assert passed == agrees
         assert ("t: BM25: MRR@10 is " in text) != agrees
         assert f"{int(agrees)} of 1 figures agree" in text
+    where, table = small(made, out, agrees=False)
+    assert tables.check(where, [tables.replace(table, documents=13)])[1], "another size is not compared"
 
 
 def test_means_over_parts_need_all_parts(made: Path, tmp_path: Path) -> None:

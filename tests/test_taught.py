@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ import pytest
 import torch
 from command import Notices, hybrid, raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
+from processes import run as run_code
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, storage
@@ -28,6 +30,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
@@ -254,6 +257,19 @@ def test_a_reranker_while_training_gives_the_model_of_scored_examples(
     assert weights(alone) != weights(stored)
 
 
+def test_sparse_encoders_and_small_students_are_taught(scored: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "model": str(tiny_bert), "max_steps": 2}
+    splade = {**plan, "architecture": "splade"}
+    small = {**plan, "teacher": str(tiny_bert), "dim": 4, "distill": "kl"}
+    made = [
+        (train_sparse(scored, output=tmp_path / "a", loss="margin-mse", **splade), {"margin_mse", "query_flops"}),
+        (train_sparse(scored, output=tmp_path / "b", distill="kl", **splade), {"nll", "kl"}),
+        (distill_lite(scored, output=tmp_path / "c", **small), {"nll", "kl", "distillation"}),
+    ]
+    for folder, names in made:
+        assert names < set(pl.read_parquet(folder / layout.CURVE)["name"])
+
+
 def test_an_encoder_teaches_its_inner_products(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """The examples of a run of the same encoder give the same model."""
     encoder = open_encoder(tiny_bert)
@@ -292,6 +308,72 @@ def test_an_encoder_teaches_the_documents_of_the_batch(examples: Path, tiny_bert
     assert abs(first) < 1e-4 < max(later)
     own = train_dense(examples, output=tmp_path / "own", in_batch=False, **plan)
     assert curve(own, "teacher_margin") != curve(tmp_path / "batch", "teacher_margin")
+
+
+def test_a_dense_index_teaches_as_its_encoder(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    documents = pl.concat(Examples(examples).documents())
+    for name, rows in (("whole", documents), ("part", documents.head(9))):
+        table = rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(storage.SCHEMAS[Kind.CORPUS])
+        corpus = tmp_path / f"{name}.parquet"
+        artifacts.open_output(corpus, Kind.CORPUS, "test", inputs={}, options={}).write([table])
+        encode(corpus, model=str(tiny_bert), output=tmp_path / name, dtype="fp32")
+    plan = {**PLAN, "model": str(tiny_bert), "distill": "kl", "max_steps": 3, "device": "cpu"}
+    with gradient_descent() as by_index:
+        train_dense(examples, output=tmp_path / "by-index", teacher=str(tmp_path / "whole"), **plan)
+    with gradient_descent() as by_encoder:
+        train_dense(examples, output=tmp_path / "by-encoder", teacher=str(tiny_bert), **plan)
+    assert max(errors(by_index, by_encoder)) < TOLERANCE
+    with raises("unknown-id"):
+        train_dense(examples, output=tmp_path / "refused", teacher=str(tmp_path / "part"), **plan)
+
+
+DYING = """
+import os, sys
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.stages import rerank, train_dense
+from hybrid_cli.training.loop import Trainer
+from hybrid_cli.workflows import teaching
+teaching.SHARD_PAIRS = 7
+true, done = {at}, []
+def dying(*arguments):
+    len(done) == 3 and os.kill(os.getpid(), 9)
+    done.append(1)
+    return true(*arguments)
+{at} = dying
+{stage}.{stage}(sys.argv[1], output=sys.argv[2], **{options!r})
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("given", "at", "teacher"),
+    [
+        ("run", "CrossEncoder.scores", "reranker"), ("examples", "CrossEncoder.scores", "reranker"),
+        ("training", "CrossEncoder.scores", "reranker"), ("training", "Trainer.step", "reranker"),
+        ("training", "Trainer.step", "encoder"),
+    ],
+)  # fmt: skip
+def test_a_killed_call_resumes_with_the_same_bytes(
+    made: Path, examples: Path, reranker: Path, tiny_bert: Path, tmp_path: Path, given: str, at: str, teacher: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("hybrid_cli.workflows.teaching.SHARD_PAIRS", 7)
+    trains, source = given == "training", made / "dense.parquet" if given == "run" else examples
+    options: dict[str, Any] = {"model": str(reranker), "dtype": "fp32", "device": "cpu", "threads": 1, "shard_size": 4}
+    if trains:
+        options = {**PLAN, "model": str(tiny_bert), "distill": "kl", "checkpoint_steps": 2, "device": "cpu"}
+        options |= {"teacher": str({"reranker": reranker, "encoder": tiny_bert}[teacher]), "dynamic_negatives": 1}
+        options["threads"] = 1
+    suffix, stage = ("", train_dense) if trains else (".parquet", rerank)
+    whole, out = stage(source, output=tmp_path / f"whole{suffix}", **options), tmp_path / f"out{suffix}"
+    ended = run_code(DYING.format(at=at, stage=stage.__name__, options=options), source, out)
+    assert (ended.returncode, out.exists()) == (-signal.SIGKILL, False), ended.stderr
+    if at == "CrossEncoder.scores":
+        assert len(list((tmp_path / f".out{suffix}.partial" / layout.SCORES).iterdir())) == 3
+    stage(source, output=out, **options)
+    for name in (layout.WEIGHTS, layout.CURVE) if trains else ("",):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:

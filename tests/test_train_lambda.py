@@ -282,6 +282,8 @@ def texts(docids: pl.Series) -> pl.DataFrame:
 def test_mrr_by_hand(scores: list[list[float]], mrr: float) -> None:
     pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1)
     assert pool.measure(table(scores))["dev_MRR"] == pytest.approx(mrr)
+    assert pool.queries["qid"].to_list() == ["a", "b"]  # c has a single hit
+    assert (pool.documents["docid"].to_list(), list(pool.own)) == (["d1", "d3", "d4"], [0, 0])
 
 
 def test_the_overlap_with_the_teacher_itself_is_one() -> None:

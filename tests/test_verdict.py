@@ -31,6 +31,9 @@ def test_the_outcome_is_that_of_a_paired_t_test(mean: float, outcome: str) -> No
     ends = stats.ttest_rel(after, before).confidence_interval(0.95)
     assert made.interval == pytest.approx((ends.low, ends.high))
     assert Verdict.stored(json.loads(json.dumps(made.content()))) == made
+    assert (made.needed is not None and made.needed > 50) is (outcome == "undecided")
+    one = Verdict.of("nDCG@10", ("bm25", np.zeros(1)), ("hybrid", np.ones(1)))
+    assert (one.outcome, one.interval, one.needed) == ("undecided", None, None)
 
 
 def test_evaluate_ends_with_the_verdict_unless_the_run_was_tuned_on_the_queries(
