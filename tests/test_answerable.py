@@ -125,16 +125,7 @@ def test_judgments_without_an_answer_and_other_studies_are_refused(here: Path) -
     refused(*words, "--machine", "qrels.tsv", problem="option-does-not-apply")
 
 
-@pytest.mark.parametrize(
-    "study",
-    [
-        (
-            "--study",
-            "answerable",
-        ),
-        ("--machine", "qrels.tsv"),
-    ],
-)
+@pytest.mark.parametrize("study", [("--study", "answerable"), ("--machine", "qrels.tsv")])
 @pytest.mark.parametrize(
     "option",
     [("--baseline", "whole"), ("--test", "t"), ("--correction", "none"), ("--seed", "2"), ("--overlap-with", "cut")],

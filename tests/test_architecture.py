@@ -63,17 +63,7 @@ ONLY_IN = {
     "mcp": ("server/mcp_tools",),
     "mcp_types": ("server/mcp_tools",),
 }
-APPLICATION = (
-    "artifacts",
-    "settings",
-    "stages",
-    "server",
-    "cli",
-    "reporting",
-    "workflows",
-    "exports",
-    "adapters",
-)
+APPLICATION = ("artifacts", "settings", "stages", "server", "cli", "reporting", "workflows", "exports", "adapters")
 LIBRARY = (
     "collections",
     "encoders",

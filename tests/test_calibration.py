@@ -28,9 +28,6 @@ SIDES = ["bm25", "dense"]
 PRIOR = prior_of(["lexical", "dense"])
 
 
-# ------------------------------------------------------------------------------------------------------ on made-up hits
-
-
 def made_up(queries: int, seed: int, chance: bool = False) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return hits whose relevance follows their score, or with `chance` nothing, and the judgments."""
     drawn = np.random.default_rng(seed)
@@ -133,9 +130,6 @@ def test_bad_judgments_are_refused() -> None:
         learned(*made_up(3, 0))
     with raises("too-few-queries", value=0):
         learned(hits, qrels.with_columns(qid=pl.lit("other")))
-
-
-# ------------------------------------------------------------------------------------------------- on a real collection
 
 
 @pytest.fixture(scope="module")
@@ -242,28 +236,8 @@ def test_probabilities_of_a_retriever_without_calibration_are_refused(
     refused("search", "--index", plain, "--query", "table", *words, problem="not-calibrated")
     refused("search", docs / "rich", "--split", "test", "--index", plain, "--output", "run.parquet", *words,
             problem="not-calibrated")  # fmt: skip
-    refused("search", "--index", docs / "bm25", "--query", "table", *words, problem="option-does-not-apply")
-    refused("search", "--index", docs / "calibrated", "--query", "table", "--min-probability", "2",
-            problem="out-of-range")  # fmt: skip
-    refused("search", "--index", docs / "calibrated", "--query", "table", "--group", "max", *words,
-            problem="not-calibrated")  # fmt: skip
-    refused("compose", docs / "bm25", "--calibrate", "--output", "new", problem="missing-option")
     with raises("not-calibrated"):
         open_index(docs / "bm25").search("table", min_probability=0.5)
-    with raises("out-of-range"):
-        open_retriever(docs / "calibrated").search("table", min_probability=1.5)
-
-
-def test_judgments_without_a_relevant_document_are_refused(
-    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    queries = pl.read_parquet(docs / "rich/queries.dev.parquet")["qid"].head(8)
-    Path("zeros.tsv").write_text("".join(f"{qid}\trich.table\t0\n" for qid in queries))
-    Path("few.tsv").write_text("".join(f"{qid}\trich.table\t1\n" for qid in queries[:3]))
-    given: list[Any] = ["compose", *sides(docs), "--calibrate", "--queries", docs / "rich/queries.dev.parquet"]
-    refused(*given, "--qrels", "zeros.tsv", "--output", "new", problem="no-relevant-hits")
-    refused(*given, "--qrels", "few.tsv", "--output", "new", problem="too-few-queries", value=3)
 
 
 @pytest.mark.parametrize("fusion", [{"tune": True}, {"method": "minmax"}, {"method": "rrf", "missing": "zero"}])

@@ -142,8 +142,6 @@ def test_two_indexes_are_combined_without_encoding(
     one, other = (found(tiny, path, tmp_path / f"{path.name}.parquet") for path in (index, encoded))
     assert one.drop("score").equals(other.drop("score"))
     np.testing.assert_allclose(one["score"], other["score"], atol=1e-5)
-    with raises("option-does-not-apply", option="concat_with"):
-        encode(tiny, concat_with=second, output=tmp_path / "no")
 
 
 def test_a_sum_has_its_cross_terms(tiny_bert: Path, other_bert: Path, tmp_path: Path) -> None:
@@ -163,10 +161,6 @@ def test_an_encoder_is_not_combined_with_itself(
     both = [str(tiny_bert), "copy"]
     with raises("repeated-input"):
         combine(both, output=Path("no"))
-    with raises("repeated-input"):
-        encode(tiny, model=both, combine="sum", dtype="fp32", output=Path("no"))
-    with raises("repeated-input"):
-        encode(indexed / "dense", concat_with=indexed / "dense", output=Path("no"))
     assert not Path("no").exists()
 
 
@@ -249,33 +243,6 @@ def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
     none.write_parquet(one / "qrels.train.parquet")
     with raises("measure-always-zero", path="qrels.train.parquet", option="measure", value="MRR@10"):
         combine(models, output=tmp_path / "t", tune=one, **options)
-    with raises("other-kind", option="tune", expected="collection"):
-        combine(models, output=tmp_path / "t", tune=one / "qrels.train.parquet", **options)
-
-
-def test_the_reciprocal_grid_is_that_of_spar() -> None:
-    from hybrid_cli.fusion.tuning import reciprocal_grid
-
-    weights = [weight for weight, _ in reciprocal_grid(2)]
-    assert len(weights) == 19
-    assert weights[0] == 0.1
-    assert weights[-1] == 10
-    assert [round(weight, 2) for weight in weights[10:]] == [1.11, 1.25, 1.43, 1.67, 2, 2.5, 3.33, 5, 10]
-
-
-def test_encoders_that_cannot_be_combined_are_refused(
-    indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
-) -> None:
-    models = [tiny_bert, tiny_lambda]
-    with raises("other-width", option="combine"):
-        combine(models, output=tmp_path / "no", combine="sum")
-    with raises("not-a-number", option="weight"):
-        combine(models, output=tmp_path / "no", weight=float("nan"))
-    with raises("option-does-not-apply", option="weight"):
-        found(tiny, indexed / "dense", tmp_path / "no.parquet", weight=0.5)
-    with raises("option-does-not-apply", option="doc_max_len"):
-        encode(tiny, model=models, output=tmp_path / "no", doc_max_len=9)
-    assert not (tmp_path / "no").exists()
 
 
 def test_an_index_refuses_another_combination(

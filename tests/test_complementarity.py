@@ -35,9 +35,6 @@ def only(frame: pl.DataFrame) -> float:
     return float(frame["value"].item())
 
 
-# --------------------------------------------------------------------------------------------------- the first relevant
-
-
 def test_every_query_with_a_relevant_document_has_a_row_in_qrels_order() -> None:
     qrels = as_qrels({"q3": {"c": 1}, "q1": {"a": 0, "b": 2, "d": 1}, "q2": {"a": 0}, "q4": {"x": 1}})
     run = as_run({"q1": "abd", "q4": "abc", "q9": "a"})
@@ -68,9 +65,6 @@ def test_the_rank_is_the_inverse_of_pytrec_evals_reciprocal_rank(
     theirs = evaluator.evaluate(scored)
     for qid, rank in found.items():
         assert theirs.get(qid, {}).get("recip_rank", 0.0) == (1 / rank if rank else 0.0)
-
-
-# ------------------------------------------------------------------------------------------------------ the two sets
 
 
 def test_the_published_example() -> None:
@@ -113,9 +107,6 @@ def test_counts_add_up_and_exchanging_the_runs_exchanges_the_counts(
     assert swapped.oracle == ours.oracle
     if ours.dense:
         assert ours.roc + ours.both / ours.dense == pytest.approx(1)
-
-
-# ------------------------------------------------------------------------------------------------- two lists of hits
 
 
 def test_golden_values_of_rbo() -> None:
@@ -166,8 +157,6 @@ def test_a_query_missing_from_one_run_has_overlap_0() -> None:
     assert overlap(one, two, 10).rows() == [("q1", 0), ("q2", 0.5), ("q3", 0)]
     assert rbo(one, two).filter(pl.col("qid") != "q2").rows() == [("q1", 0), ("q3", 0)]
 
-
-# ----------------------------------------------------------------------------------------------------- query by query
 
 VALUES = pl.DataFrame(
     [

@@ -67,9 +67,6 @@ def test_a_query_in_two_runs_is_refused_with_both_files(tmp_path: Path) -> None:
     assert not (tmp_path / "all.parquet").exists()
 
 
-# ------------------------------------------------------------------------------------------------------------- passages
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(-3, 3)), min_size=1, max_size=12))
 def test_a_document_has_the_score_of_its_best_passage(hits: list[tuple[int, int, int]]) -> None:
     best: dict[tuple[str, str], float] = {}

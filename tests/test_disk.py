@@ -18,8 +18,6 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.storage import Kind, disk, files
 
-# ---------------------------------------------------------------------------------------------------- names and links
-
 
 def test_an_output_behind_a_link_replaces_the_target_and_keeps_the_link(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
@@ -81,9 +79,6 @@ def test_a_part_of_an_artifact_is_never_replaced(tmp_path: Path) -> None:
         open_output(whole / "vectors.bin", foreign=True, overwrite=True)
     manifest.write_text('{"name": "a page that can be installed", "icons": []}')
     open_output(whole / "vectors.bin", foreign=True, overwrite=True)
-
-
-# ------------------------------------------------------------------------------------------------------------- writing
 
 
 def test_a_new_file_never_writes_into_a_hard_link(tmp_path: Path) -> None:
@@ -217,9 +212,6 @@ def test_leftovers_are_removed_only_by_the_holder_of_the_lock(tmp_path: Path) ->
     first.release()
     assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
     assert scratch_in(tmp_path) == []
-
-
-# -------------------------------------------------------------------------------------------- outputs without manifest
 
 
 def export(path: Path, content: str, overwrite: bool = False) -> None:

@@ -54,9 +54,6 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-# --------------------------------------------------------------------------------------------------- the commands
-
-
 def test_the_reference_has_a_page_for_every_command_with_every_option(reference: dict[str, str]) -> None:
     names = {kind: f"{kind.command.replace(' ', '-')}.md" for kind in COMMANDS}
     assert set(reference) == {"index.md", *names.values()}
@@ -88,9 +85,6 @@ def test_the_guide_names_the_file_of_every_option() -> None:
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.command)
 def test_the_examples_of_the_help_are_valid(kind: type[Settings]) -> None:
     assert not {example: found for example in kind.examples if (found := complaint(example))}
-
-
-# ----------------------------------------------------------------------------------------- lines that people will type
 
 
 @cache
@@ -220,9 +214,6 @@ def test_every_command_and_option_named_in_prose_exists() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------- the pages
-
-
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -283,9 +274,6 @@ def test_clear_by_hand_is_the_script_that_the_tests_run() -> None:
     block = next(text for language, text in blocks if language == "sh").splitlines()
     script = (ROOT / "examples" / "clear_by_hand.sh").read_text("utf-8")
     assert block[1:] == script.split("\n\n", 1)[1].splitlines()
-
-
-# ------------------------------------------------------------------------------------------------- tables against code
 
 
 def rows_below(page: Path, heading: str) -> list[list[str]]:

@@ -137,9 +137,6 @@ def test_a_live_query_of_the_documentation_is_the_vector_of_the_index(tiny: Path
     assert len(scope["indices"]) == 2
 
 
-# --------------------------------------------------------------------------------------------------------- bad input
-
-
 @pytest.fixture(scope="module")
 def composed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("composed")

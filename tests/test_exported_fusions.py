@@ -125,24 +125,6 @@ def test_every_method_is_translated_with_its_differences_or_refused(engine: str)
         assert "queries.jsonl" in translation.ask
 
 
-def test_a_plugin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybrid_cli import plugins
-
-    def first(values: Sequence[pl.Expr], weights: Sequence[float], present: Sequence[pl.Expr]) -> pl.Expr:
-        """Score documents as the first list does."""
-        return values[0]
-
-    plugins.register("fusion_methods", "first", first)
-    try:
-        with raises("no-near-fusion", method="first"):
-            ENGINES["opensearch"]().translate(fusion_of("opensearch", "first"))
-    finally:
-        plugins.unregister("fusion_methods", "first")
-
-
-# ---------------------------------------------------------------------------------------------------------- OpenSearch
-
-
 def test_opensearch_adds_exact_scores_in_a_script() -> None:
     body, translation = translated("opensearch", fusion_of("opensearch", "weighted-sum", (0.5, 2.0)))
     script = body["query"]["script_score"]["script"]
@@ -207,9 +189,6 @@ def test_a_hybrid_query_of_opensearch_has_at_most_five_lists() -> None:
     assert ENGINES["elasticsearch"]().translate(fusion) is not None
 
 
-# ------------------------------------------------------------------------------------------------------- Elasticsearch
-
-
 def test_elasticsearch_divides_the_weight_of_bm25_by_its_factor() -> None:
     body, _ = translated("elasticsearch", fusion_of("elasticsearch", "weighted-sum", (0.5, 2.0)))
     source = body["query"]["script_score"]["script"]["source"]
@@ -258,9 +237,6 @@ def test_elasticsearch_normalizes_lengths_of_its_own_scores() -> None:
     scores = scores_of(translation.formula, candidates({"contents": {"a": 3.0, "b": 4.0}, "vector": {"c": 0.2}}))
     assert scores == pytest.approx({"a": 0.3, "b": 0.4, "c": 0.5})
     assert translation.differences
-
-
-# -------------------------------------------------------------------------------------------------------- the command
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,6 @@ from hybrid_cli.storage import MANIFEST, Kind, disk, integrity
 
 MEMORY = Path("/proc/self/mem")  # a regular file; the first read is an input/output error
 
-# ----------------------------------------------------------------------------------------------------- standard input
-
 
 class Unreadable(io.StringIO):
     """A stream whose reads fail."""
@@ -98,9 +96,6 @@ def test_answers_with_invalid_bytes_are_refused(here: Path, tmp_path: Path, monk
     done = hybrid("judge", "collection", "--split", "test", *runs, "--output", tmp_path / "mine.tsv")
     assert (done.code, done.problem) == (2, "not-an-answer")
     assert "\udc9b" not in done.err
-
-
-# ---------------------------------------------------------------------------------------------------------- the disk
 
 
 @pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
@@ -241,9 +236,6 @@ def test_a_log_file_on_a_full_disk_ends_the_log_and_not_the_command(tmp_path: Pa
     finally:
         console.log_to(None)
     assert [notice.code or notice.message for notice in notices.heard] == ["log-not-written", "first", "second"]
-
-
-# ------------------------------------------------------------------------------------------------- damaged outputs
 
 
 def damage(file: Path, how: str) -> None:

@@ -135,10 +135,7 @@ def test_gpus_are_named_by_number(gpus: Any, device: str, count: int, found: lis
 
 @pytest.mark.parametrize(
     ("device", "message"),
-    [
-        ("2", refusal("no-gpu", option="faiss_device")),
-        ("cuda", refusal("unknown-choice", option="faiss_device")),
-    ],
+    [("2", refusal("no-gpu", option="faiss_device")), ("cuda", refusal("unknown-choice", option="faiss_device"))],
 )
 def test_gpus_that_do_not_exist_are_refused(gpus: Any, device: str, message: str | Refusal) -> None:
     gpus(2)
@@ -151,10 +148,4 @@ def test_a_build_without_gpus_refuses_them_before_work(here: Path) -> None:
         ("encode", "dense", "--index-type", "ivf", "--nlist", "2", "--output", "out"),
         ("search", "collection", "--split", "test", "--index", "dense", "--output", "out.parquet"),
     ):
-        refused(
-            *words,
-            "--faiss-device",
-            "gpu",
-            problem="no-gpu",
-            option="faiss_device",
-        )
+        refused(*words, "--faiss-device", "gpu", problem="no-gpu", option="faiss_device")

@@ -124,8 +124,6 @@ def test_metadata_comes_back_from_a_cluster() -> None:
     assert list(documents_of(read_file(lambda: iter(rows)))) == rows
 
 
-# ----------------------------------------------------------------------------------------------------------- predicates
-
 SCHEMA = {"year": pl.Int64(), "lang": pl.String(), "share": pl.Float64(), "open": pl.Boolean()}
 
 
@@ -155,8 +153,6 @@ def test_what_is_no_condition_over_the_columns_is_refused(text: str, code: str) 
 def test_words_in_texts_are_no_functions() -> None:
     predicate("lang = 'sum(x)' OR lang = 'it''s select' OR lower(lang) = 'x' AND NOT (year IN (1, 2))", SCHEMA)
 
-
-# ------------------------------------------------------------------------------------------------------------- searches
 
 WORDS = ["virus", "vaccine", "mask", "trial", "children", "hospital", "dose", "spread", "school", "test", "nurse"]
 LANGS = ["de", "en", "fr", "zh-hant", "a_b", "10%", "it's"]
@@ -403,8 +399,6 @@ def test_the_command_prints_filtered_hits_and_refuses_bad_filters(
     query = ["--query", "virus"]
     refused("search", "--index", retriever, *query, "--filter", "yeer = 1", problem="no-such-column", column="yeer")
     refused("search", "--index", retriever, *query, "--filter", "year =", problem="filter-syntax")
-    lucene = ["--index", library.folder / "bm25", "--engine", "lucene"]
-    refused("search", *lucene, *query, "--filter", "open", problem="option-does-not-apply", option="filter")
 
 
 def test_a_filter_needs_the_documents_of_the_index(library: Library, tmp_path: Path) -> None:

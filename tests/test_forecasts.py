@@ -24,9 +24,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="free memory is known on Linux only")
 
 
-def test_a_forecast_is_printed_and_work_that_does_not_fit_is_refused_with_an_option(
-    notices: Notices,
-) -> None:
+def test_a_forecast_is_printed_and_work_that_does_not_fit_is_refused_with_an_option(notices: Notices) -> None:
     console.forecast(1 << 20, "little work")
     console.forecast(600 << 20, "some work")
     assert [notice.fields["purpose"] for notice in notices.heard] == ["some work"]
@@ -64,12 +62,7 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
 
 @pytest.mark.parametrize("case", FORECASTS)
 def test_a_stage_forecasts_what_grows_with_the_collection(
-    case: str,
-    tiny: Path,
-    made: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    notices: Notices,
+    case: str, tiny: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
     monkeypatch.setattr(console, "MUCH", 0)
     expected, _, stage = case.partition(": ")

@@ -150,9 +150,6 @@ def test_a_query_does_not_depend_on_other_queries(made: Path) -> None:
     assert alone.equals(together.filter(pl.col("qid") == "q3"))
 
 
-# ------------------------------------------------------------------------------------------------------------ the stage
-
-
 @pytest.fixture(scope="module")
 def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexed")
@@ -197,26 +194,8 @@ def test_indexes_and_options_that_do_not_fit_together_are_refused(
 
     dense, bm25 = indexed / "dense", indexed / "bm25"
     refused(refusal("other-corpus", path="bm25"), dense, made / "bm25")
-    refused(refusal("needs-indexes"), bm25)
     refused(refusal("needs-indexes"), dense, bm25, bm25)
     refused(refusal("out-of-range", option="weights"), dense, bm25, weights="1,nan")
-    refused(refusal("not-a-number", option="weights"), dense, bm25, weights=[1, float("inf")])
-    refused(refusal("number-of-weights", option="weights"), dense, bm25, weights="1")
-    refused(refusal("option-does-not-apply", option="rm3"), dense, bm25, rm3=True)
-    refused(refusal("option-does-not-apply", option="k1"), dense, k1=1.0)
-    refused(refusal("option-does-not-apply", option="model"), dense, dense, model="minilm")
     stored = encode(tiny, split="test", model="minilm", output=tmp_path / "vectors")
     refused(refusal("other-kind", option="exact"), dense, queries=stored, collection=None, split=None)
     assert not (tmp_path / "x.parquet").exists()
-
-
-def test_the_command_writes_a_run_of_several_indexes(tiny: Path, indexed: Path, tmp_path: Path) -> None:
-    both, output = f"{indexed}/dense,{indexed}/bm25", tmp_path / "run.parquet"
-    words = ("search", tiny, "--split", "test", "--index", both, "--output", output)
-    assert hybrid(*words, "--weights", "1,2").is_problem("option-does-not-apply", option="weights")
-    assert hybrid("search", "--index", both, "--exact", "--query", "words").is_problem(
-        "option-does-not-apply", option="exact"
-    )
-    done = hybrid(*words, "--exact", "--weights", "1,0.5", "-k", 3)
-    assert done.code == 0, done.err
-    assert len(runs.read_run(output)) == 6 * 3

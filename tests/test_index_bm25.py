@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, hybrid, raises
 from small_artifacts import lucene_run
 
 from hybrid_cli import artifacts, storage
@@ -334,18 +334,3 @@ def test_a_static_encoder_reads_the_weights(collection: Path, index_fields: Path
     done = hybrid("train-lambda", collection / "whole", "--index", index_fields, "--encoder", "static",
                   "--dim", 4, "--output", tmp_path / "no")  # fmt: skip
     assert (done.problem, done.fields["path"], done.fields["field"]) == ("other-fields", index_fields, "body")
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ("title,plot", refusal("no-such-field", path="corpus.parquet")),
-        ("title=0,text", refusal("invalid-value", option="fields")),
-        ("title=2,title", refusal("repeated-value", option="fields")),
-    ],
-)
-def test_unusable_fields_are_refused(collection: Path, tmp_path: Path, fields: str, message: str | Refusal) -> None:
-    done = hybrid("index-bm25", collection / "whole", "--fields", fields, "--output", tmp_path / "bm25")
-    assert done.code == 2
-    assert done.is_problem(message)
-    assert not (tmp_path / "bm25").exists()

@@ -184,9 +184,6 @@ def test_a_missing_path_is_refused(tmp_path: Path) -> None:
         inspect(tmp_path / "nothing")
 
 
-# ------------------------------------------------------------------------------------------------------- memory table
-
-
 @pytest.fixture
 def searched(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> list[str]:
     """Return runs of BM25, of a dense index, and of both."""

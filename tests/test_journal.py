@@ -54,9 +54,6 @@ def of(rater: str, docid: str, grade: int | None, qid: str = "q", *, settles: bo
     return Answer(qid, docid, grade, rater, settles=settles)
 
 
-# --------------------------------------------------------------------------------------------------------------- lines
-
-
 def test_a_line_has_the_answer_and_nothing_without_a_value(tmp_path: Path) -> None:
     judgments = open_judgments(tmp_path / "j.jsonl", "anna")
     judgments.add("q1", ["d1"], 0, seconds=1.5, query="für wen?")
@@ -145,9 +142,6 @@ def test_a_journal_is_told_from_judgments_in_json_lines(tmp_path: Path) -> None:
     path.write_text('{"qid": "q", "docid": "d", "relevance": 7}\n')
     with raises("other-suffix"):
         open_judgments(tmp_path / "j.json")
-
-
-# --------------------------------------------------------------------------------------------------------------- kills
 
 
 def answer_all(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
@@ -267,9 +261,6 @@ def test_two_processes_cannot_write_one_journal(here: Path, monkeypatch: pytest.
     assert judged(monkeypatch, "1").code == 0
 
 
-# --------------------------------------------------------------------------------------------------------- many raters
-
-
 def test_the_grades_of_people_count_and_an_adjudication_before_the_last(tmp_path: Path) -> None:
     path = write(
         tmp_path / "j.jsonl",
@@ -335,9 +326,6 @@ def test_an_adjudication_settles_the_conflicts_in_the_journal(
     grades = graded(NAME)
     assert all(grades[str(row["qid"]), str(row["docid"])] == 0 for row in settled)
     assert len(Journal(NAME).graded("anna")) == len(Journal(NAME).graded("ben")), "the first opinion is kept"
-
-
-# ------------------------------------------------------------------------------------------------------------ commands
 
 
 def test_commands_that_take_qrels_take_a_journal(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,9 +55,6 @@ def shown_hits(out: str) -> list[tuple[str, str]]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------- pools, orders
-
-
 def test_a_pool_has_the_first_hits_of_every_run_once(here: Path) -> None:
     opened = [runs.open_run(Path(path)) for path in RUNS]
     for depth in (1, 3):
@@ -94,9 +91,6 @@ def test_a_query_that_one_run_alone_answers_comes_last(here: Path) -> None:
     Path("more.trec").write_text(f"t1 Q0 {DOCIDS[0]} 1 1 x\n")
     opened = [runs.open_run(Path(RUNS[0])), runs.open_run(Path("more.trec"))]
     assert {pool.disagreement for pool in pools(opened, 4, seed=1)} == {0.0}
-
-
-# ------------------------------------------------------------------------------------------------------------ answers
 
 
 def test_answers_become_qrels_that_other_commands_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +174,6 @@ def test_all_pages_of_a_text_are_reachable() -> None:
     assert set(words) <= seen
 
 
-# -------------------------------------------------------------------------------------------------------------- kills
-
-
 def _answer_all(path: Path, pairs: list[tuple[str, str]]) -> None:
     judgments = FileJudgments(path)
     for pair in pairs:
@@ -253,9 +244,6 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
         judgments.add("q", ["abcdef"], 1)
     assert (tmp_path / "mine.tsv").read_bytes() == before
     assert list(judgments.grades) == [("q", "d")]
-
-
-# ------------------------------------------------------------------------------------------------------------ weights
 
 
 def test_the_values_of_a_query_equal_an_evaluation_of_the_fused_runs(
@@ -333,9 +321,6 @@ def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
     assert line == "999 of 1000 queries judged; weight of a-run-with-a-lo… .75 (.55 to .85)"
     assert screens.status(1, 20, ("b", WeightRange(0.5, 0.0, 1.0))).endswith("; weight of b .50 (any fits so far)")
     assert screens.status(9, 20, ("b", WeightRange(0.5, 0.5, 0.5))).endswith("; weight of b .50")
-
-
-# ---------------------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(

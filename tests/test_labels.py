@@ -25,14 +25,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.storage import SCHEMAS, Kind
-from hybrid_cli.training.labels import (
-    Hits,
-    MatrixTeacher,
-    RunTeacher,
-    labelled,
-    shard_path,
-    write_shard,
-)
+from hybrid_cli.training.labels import Hits, MatrixTeacher, RunTeacher, labelled, shard_path, write_shard
 
 TEXTS = ["the red fox runs", "a red  fox\nruns", "the red fox", "grey owls fly", "", "red fox runs over red fields"]
 
@@ -194,14 +187,7 @@ def retriever(tiny: Path, bm25: Path, tiny_bert: Path) -> Path:
     return compose([bm25, dense], method="minmax", output=bm25.with_name("retriever"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_queries": 7},
-        {"queries_from": "cropped"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"max_queries": 7}, {"queries_from": "cropped"}], ids=str)
 def test_the_size_of_a_shard_changes_no_label(
     tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import Refusal, hybrid, refusal, refused
+from command import hybrid, refused
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
@@ -109,23 +109,6 @@ def test_a_bomb_before_other_data_is_refused_before_the_other_data(monkeypatch: 
         assert len(file.read()) == (1 << 20) + 100_000
 
 
-@pytest.mark.parametrize(
-    ("limits", "problem"),
-    [
-        ("line=0", refusal("out-of-range", option="limits")),
-        ("line", refusal("needs-a-name", option="limits")),
-        ("lines=3", refusal("unknown-choice", option="limits", value="lines")),
-        ("columns=x", refusal("not-a-number", option="limits")),
-        ("expansion=-1", refusal("not-a-number", option="limits")),
-        ("", refusal("missing-value", option="limits")),
-    ],
-)
-def test_limits_that_do_not_exist_are_refused(limits: str, problem: Refusal) -> None:
-    refused("evaluate", "--qrels", "good.tsv", "good.run", "--limits", limits, problem=problem)
-
-
-# ----------------------------------------------------------------------------------------- patterns of answers
-
 SLOW = ["(a|a)*(a|aa)+$b", "(a+)+$b", "(?:a?){3000}a{3000}b"]
 
 
@@ -157,8 +140,7 @@ def test_every_slow_pattern_is_stopped(pattern: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("pattern", "problem"),
-    [("ab" * 200_000, "pattern-too-long"), ("(" * 4000 + "a" + ")" * 4000, "pattern-too-deep")],
+    ("pattern", "problem"), [("ab" * 200_000, "pattern-too-long"), ("(" * 4000 + "a" + ")" * 4000, "pattern-too-deep")]
 )
 def test_patterns_that_cannot_be_compiled_in_time_are_refused(pattern: str, problem: str) -> None:
     with pytest.raises(InputError) as caught:

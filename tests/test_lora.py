@@ -67,13 +67,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return dict(load_file(folder / "adapter_model.safetensors"))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *DECODERS,
-        "gpt2",
-    ],
-)
+@pytest.mark.parametrize("kind", [*DECODERS, "gpt2"])
 def test_vectors_are_those_of_peft_without_and_with_merging(
     made: Path, models: dict[str, Path], kind: str, tmp_path: Path
 ) -> None:
@@ -114,12 +108,7 @@ def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tm
     assert {name.split(".")[-3] for name in weights(out)} == {"query", "value"}
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        "splade",
-    ],
-)
+@pytest.mark.parametrize("architecture", ["splade"])
 def test_a_sparse_encoder_has_an_adapter_and_its_head(
     made: Path, tiny: Path, tiny_bert: Path, architecture: Any, tmp_path: Path
 ) -> None:
@@ -134,12 +123,7 @@ def test_a_sparse_encoder_has_an_adapter_and_its_head(
     search(tiny, index=index, query="salt", hits=2)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        "llama",
-    ],
-)
+@pytest.mark.parametrize("model", ["llama"])
 def test_a_reranker_has_an_adapter_and_its_head(
     made: Path, models: dict[str, Path], model: str, tmp_path: Path
 ) -> None:

@@ -143,9 +143,6 @@ def test_a_retriever_is_tuned_on_the_grades_of_both(tmp_path: Path, monkeypatch:
     assert hybrid("inspect", made).code == 0
 
 
-# --------------------------------------------------------------------------------------------------------- simulation
-
-
 def ndcg(relevant: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """Return nDCG@5 [choices, queries] of ranks [choices, queries, documents] by relevance [queries, documents]."""
     ideal = np.sort(relevant)[:, ::-1][:, :5] @ (1 / np.log2(np.arange(2, 7)))

@@ -16,8 +16,6 @@ from small_artifacts import HITS, Rows, foreign, open_output, run_table, write_f
 from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.storage import FORMAT, MANIFEST, Kind, tables
 
-# ----------------------------------------------------------------------------------------------------------- manifests
-
 
 def test_a_manifest_holds_kind_stage_options_and_inputs(tmp_path: Path) -> None:
     index = write_folder(tmp_path / "index")
@@ -84,9 +82,6 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, damage: bytes) -> None:
         artifacts.read_manifest(folder)
 
 
-# ------------------------------------------------------------------------------------------------------------- checking
-
-
 def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet")
     (tmp_path / "cut.parquet").write_bytes(run.read_bytes()[:-20])
@@ -112,10 +107,7 @@ def test_an_index_is_not_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        (
-            {"score": None},
-            refusal("no-such-column", column="score"),
-        ),
+        ({"score": None}, refusal("no-such-column", column="score")),
         ({"qid": pl.Float64}, refusal("other-type", column="qid")),
         ({"rank": pl.Float64}, refusal("other-type", column="rank")),
         ({"score": pl.String}, refusal("other-type", column="score")),
@@ -145,9 +137,6 @@ def test_tables_of_others_may_have_large_strings_other_integers_and_more_columns
     assert runs.read_run(file).rows() == [("q", "a", 1, 2.0)]
     queries = foreign(tmp_path / "queries.parquet", pl.DataFrame({"qid": ["q"], "text": ["words"]}))
     assert storage.check_table(queries, Kind.QUERIES) == queries, "answers may be absent"
-
-
-# --------------------------------------------------------------------------------------------------------- fingerprints
 
 
 def test_a_fingerprint_does_not_depend_on_the_batches_of_the_writer(

@@ -195,10 +195,7 @@ def test_weights_of_a_wrapped_model_are_read(copy: Path, tiny_bert: Path, wrappe
     ("files", "message"),
     [
         (["adapter_config.json", "adapter_model.safetensors"], refusal("model-adapter", path="model")),
-        (
-            ["passage/config.json", "query/config.json"],
-            refusal("model-without-config", path="model"),
-        ),
+        (["passage/config.json", "query/config.json"], refusal("model-without-config", path="model")),
         (["model.safetensors"], refusal("model-without-config", path="model")),
     ],
 )

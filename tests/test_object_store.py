@@ -74,9 +74,6 @@ def inodes(bucket: Bucket) -> dict[str, int]:
     return {str(path): path.stat().st_ino for path in bucket.mirror.rglob("[!.]*") if path.is_file()}
 
 
-# ----------------------------------------------------------------------------------------------------- whole chains
-
-
 def test_a_chain_of_stages_writes_the_bytes_of_local_files(any_bucket: Bucket, local: Path) -> None:
     done = run(any_bucket, 0, 1, 2, 3)
     wanted = contents(local)
@@ -181,9 +178,6 @@ def test_exports_are_files_and_folders_without_manifest(bucket: Bucket, local: P
     table = ("--memory-table", f"{bucket}/data", "--split", "test", "--output", f"{bucket}/memory.json")
     assert hybrid("inspect", f"{bucket}/out/bm25.parquet", *table).code == 0, "the index was read by another command"
     assert bucket.get("memory.json")
-
-
-# ----------------------------------------------------------------------------------------------------- interruptions
 
 
 @pytest.mark.parametrize(
@@ -301,9 +295,6 @@ def test_a_damaged_copy_is_named_and_downloaded_again(bucket: Bucket, local: Pat
     assert hybrid(*words).code == 0
 
 
-# --------------------------------------------------------------------------------------------------- other writers
-
-
 def test_an_output_that_a_process_of_this_machine_writes_is_refused(bucket: Bucket, local: Path) -> None:
     stored(bucket, local)
     writer = remote.Upload(f"{bucket}/out/bm25.parquet", Search(index=local, query="x"))
@@ -388,9 +379,6 @@ def test_versions_of_another_machine_are_read_after_a_command_that_failed(
     assert "out/bm25/manifest.json" in bucket.names("out/bm25")
 
 
-# ------------------------------------------------------------------------------------------------------ one-line errors
-
-
 @pytest.mark.parametrize(
     ("url", "problem", "code"),
     [
@@ -437,9 +425,6 @@ def test_a_store_that_does_not_answer_is_one_line(scheme: str, server: str, monk
     assert (done.code, done.problem, done.err.count("\n")) == (1, "store-unreachable", 1), done
 
 
-# ------------------------------------------------------------------------------------------------- several processes
-
-
 def test_a_training_on_several_machines_needs_a_shared_output(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -477,9 +462,6 @@ def test_a_process_of_a_cluster_downloads_the_inputs_to_its_machine(bucket: Buck
     copies = bucket.mirror / "s3" / bucket.name
     assert set(contents(copies / "out/bm25")) == set(contents(local / "out/bm25"))
     assert (copies / "data/corpus.parquet").is_file()  # recorded by the index
-
-
-# ------------------------------------------------------------------------------------------------------ auto and judge
 
 
 def test_auto_uploads_its_folder_and_continues_after_a_kill(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

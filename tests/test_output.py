@@ -16,8 +16,6 @@ from hybrid_cli.artifacts import DryRun
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.storage import MANIFEST, Kind, files, layout
 
-# --------------------------------------------------------------------------------------------------------------- checks
-
 
 def test_an_equal_call_is_up_to_date_and_keeps_the_bytes(tmp_path: Path, notices: Notices) -> None:
     path = write_run(tmp_path / "run.parquet", hits=10)
@@ -178,9 +176,6 @@ def test_a_dry_run_checks_everything_and_writes_nothing(tmp_path: Path) -> None:
             open_output(path, hits=20)
 
 
-# ------------------------------------------------------------------------------------------------------------ atomicity
-
-
 class Trouble(Exception):
     pass
 
@@ -286,9 +281,6 @@ def test_a_replacement_killed_between_its_two_renames_is_undone(tmp_path: Path) 
     assert scratch_in(tmp_path) == []
 
 
-# ------------------------------------------------------------------------------------------------------ shared folders
-
-
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
     """Yield a file in another folder, which must not change."""
@@ -370,9 +362,6 @@ def test_an_output_that_is_up_to_date_stays_so_next_to_planted_files(tmp_path: P
     assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
 
 
-# ----------------------------------------------------------------------------------------------------- replaced inputs
-
-
 def test_an_output_whose_input_was_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
     queries, run, index = tmp_path / "queries.tsv", tmp_path / "run.parquet", tmp_path / "index"
     queries.write_text("1\twords\n")
@@ -419,9 +408,6 @@ def test_inputs_may_be_replaced_after_they_were_read(tmp_path: Path) -> None:
     with raises("input-replaced", HybridError):
         output.inputs_are_read()
     assert (work / layout.CHECKPOINT).is_dir(), "the checkpoint of an interrupted call is kept"
-
-
-# -------------------------------------------------------------------------------------------------------------- clocks
 
 
 def test_an_output_is_never_older_than_its_inputs(tmp_path: Path) -> None:

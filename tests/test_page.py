@@ -150,8 +150,6 @@ def moved(tab: Tab, share: float) -> None:
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- fusion
-
 IN_PAGE = """async (cases) => {
   const { candidates, fuse } = await import("/static/fusion.js");
   return cases.map(({ docids, scores, ranks, recipe, weights }) =>
@@ -250,9 +248,6 @@ def test_the_menu_and_the_measure_are_those_of_python(tab: Tab, folder: Path) ->
     assert "from" in tab.page.inner_text(".measure")
     moved(tab, 0.7)
     assert tab.page.is_disabled("text=Back to stored")
-
-
-# -------------------------------------------------------------------------------------------------------------- search
 
 
 def test_the_state_is_in_the_address(tab: Tab) -> None:
@@ -443,9 +438,6 @@ def test_the_page_returns_with_the_server(browser: Any, folder: Path) -> None:
     tab.context.close()
 
 
-# ---------------------------------------------------------------------------------------------------------- comparison
-
-
 def test_the_comparison_has_the_values_of_python(tab: Tab, server: Served, folder: Path) -> None:
     content = server.get("/api/comparison").json
     qrels = pl.read_parquet(folder / "data" / "qrels.test.parquet")
@@ -494,8 +486,6 @@ def test_without_judgments_lists_that_differ_come_first(browser: Any, folder: Pa
         assert tab.faults == []
         tab.context.close()
 
-
-# -------------------------------------------------------------------------------------------------------------- design
 
 VIEWS = {
     "search": (f"#/search?q={QUERY}&w=0.2&method=zscore", ".measure .number"),

@@ -192,9 +192,6 @@ def weights(folder: Path) -> np.ndarray:
     return np.concatenate([each.numpy().ravel() for table in tables for each in table.values()])
 
 
-# ------------------------------------------------------------------------------------------------------------- devices
-
-
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
     """Let PyTorch report some GPUs, and record the one that is selected before the processes join."""
@@ -227,12 +224,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]
 
 @pytest.mark.parametrize(
     ("device", "local_rank", "processes", "found"),
-    [
-        ("auto", 0, 1, "cuda:0"),
-        ("cuda:1", 0, 1, "cuda:1"),
-        ("auto", 1, 2, "cuda:1"),
-        ("cpu", 1, 2, "cpu"),
-    ],
+    [("auto", 0, 1, "cuda:0"), ("cuda:1", 0, 1, "cuda:1"), ("auto", 1, 2, "cuda:1"), ("cpu", 1, 2, "cpu")],
 )
 def test_each_process_has_a_gpu_of_its_own(
     gpus: Callable[..., Any], device: str, local_rank: int, processes: int, found: str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import hybrid, raises, refused
+from command import hybrid, refused
 
 from hybrid_cli.collections.collection import read_qrels
 from hybrid_cli.evaluation.agreement import conflicts
@@ -66,12 +66,8 @@ def test_only_conflicts_are_adjudicated(people: list[str], tiny: Path) -> None:
 def test_what_cannot_be_compared_is_refused(people: list[str], tiny: Path) -> None:
     Path("other.tsv").write_text("q9 0 nowhere 1\n")
     Path("copy.tsv").write_text(Path("anna.tsv").read_text())
-    refused("evaluate", "--study", "agreement", "anna.tsv", problem="number-of-inputs")
-    refused("evaluate", "--study", "agreement", "anna.tsv", "anna.tsv", problem="number-of-inputs")
     refused("evaluate", "--study", "agreement", "anna.tsv", "other.tsv", problem="no-common-judgments")
     refused(
         "judge", tiny, "--split", "test", "--adjudicate", "anna.tsv,copy.tsv", "--output", "x.tsv",
         problem="no-conflicts",
     )  # fmt: skip
-    with raises("no-such-file"):
-        evaluate(["anna.tsv", "nowhere.tsv"], study="agreement")

@@ -53,9 +53,6 @@ def tokenizer(tiny_bert: Path) -> Any:
     return AutoTokenizer.from_pretrained(tiny_bert)
 
 
-# --------------------------------------------------------------------------------------------------- forms of weights
-
-
 @pytest.fixture(scope="module")
 def dpr(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """DPR's two checkpoints, joined, and their models."""
@@ -200,9 +197,6 @@ def test_a_preset_of_a_plain_checkpoint_sets_prefixes_pooling_and_length(
         close(ours, functional.normalize(reference, dim=-1) if contract["normalize"] else reference)
 
 
-# ---------------------------------------------------------------------------------------------- sentence-transformers
-
-
 CHAINS: dict[str, tuple[Any, Callable[[], list[nn.Module]]]] = {
     "gtr": ("mean", lambda: [Dense(16, 12, bias=False, activation_function=nn.Identity()), Normalize()]),
     "two dense": ("max", lambda: [Dense(16, 8), Normalize(), Dense(8, 6, activation_function=nn.ReLU())]),
@@ -248,9 +242,6 @@ def test_the_length_of_a_model_without_max_seq_length_is_that_of_its_positions(t
     chain(tmp_path / "chain", tiny_bert, "mean")
     (tmp_path / "chain" / "sentence_bert_config.json").write_text('{"do_lower_case": false}')
     assert read_contract(tmp_path / "chain").doc_max_len == 512
-
-
-# ----------------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(

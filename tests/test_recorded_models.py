@@ -127,11 +127,7 @@ def test_no_command_and_no_model_folder_asks_the_hub(
 
 
 def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
-    index: Path,
-    tiny: Path,
-    tiny_bert: Path,
-    hub: tuple[str, list[str]],
-    tmp_path: Path,
+    index: Path, tiny: Path, tiny_bert: Path, hub: tuple[str, list[str]], tmp_path: Path
 ) -> None:
     model = cache(tmp_path, tiny_bert)
     command = [["search", tiny, "--split", "test", "--index", index, "--output", tmp_path / "run.parquet"]]
@@ -144,10 +140,7 @@ def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
 
 
 def test_a_name_on_the_command_line_may_be_downloaded(
-    index: Path,
-    tiny: Path,
-    hub: tuple[str, list[str]],
-    tmp_path: Path,
+    index: Path, tiny: Path, hub: tuple[str, list[str]], tmp_path: Path
 ) -> None:
     words = ["search", tiny, "--split", "test", "--index", index, "--model", NAME, "--output", tmp_path / "run.parquet"]
     assert run([words], hub[0], tmp_path)["found"][0]["code"] == 2

@@ -16,6 +16,7 @@ import torch
 from command import Notices, Refusal, hybrid, raises, refusal, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from small_artifacts import write_run
 from test_report import Page
 from test_train_dense import write_examples
@@ -163,11 +164,6 @@ def place(here: Path, reranker: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (
-            "dense.parquet --depths 5,500",
-            refusal("out-of-range", option="depths"),
-        ),
-        ("dense.parquet --depths 5,5", refusal("repeated-value", option="depths")),
         ("dense.parquet --collection other", refusal("other-corpus", path="dense.parquet")),
         ("foreign.parquet", refusal("corpus-missing", option="collection")),
         ("foreign.parquet --collection collection", refusal("queries-missing", option="queries")),
@@ -175,10 +171,7 @@ def place(here: Path, reranker: Path) -> Path:
             "foreign.parquet --collection collection --split test",
             refusal("other-corpus", path="foreign.parquet", id="moonstone"),
         ),
-        (
-            "foreign.parquet --collection collection --split train",
-            refusal("unknown-id", id="001"),
-        ),
+        ("foreign.parquet --collection collection --split train", refusal("unknown-id", id="001")),
     ],
 )
 def test_unusable_input_is_refused(place: Path, words: str, complaint: str | Refusal) -> None:
@@ -187,9 +180,7 @@ def test_unusable_input_is_refused(place: Path, words: str, complaint: str | Ref
     other = Path("other")
     other.mkdir()
     pl.DataFrame({"docid": ["007"], "title": [""], "text": ["x"]}).write_parquet(other / "corpus.parquet")
-    model = [] if "--model" in words else ["--model", "reranker"]
-    output = "out" if "--depths" in words else "out.parquet"
-    refused("rerank", *words.split(), *model, "--output", output, problem=complaint)
+    refused("rerank", *words.split(), "--model", "reranker", "--output", "out.parquet", problem=complaint)
 
 
 def test_a_query_without_text_keeps_its_order(place: Path) -> None:
@@ -389,3 +380,12 @@ def test_files_that_are_not_supported_are_refused(
         (copy / name).write_text(content, "utf-8")
     with raises(words):
         CrossEncoder.load(copy)
+
+
+def test_weights_that_the_architecture_lacks_are_refused(trained_reranker: Path, tmp_path: Path) -> None:
+    copy = changed(trained_reranker, tmp_path / "copy")
+    tensors = {**load_file(copy / "model.safetensors"), "embeddingHead.weight": torch.zeros(4, 4)}
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    for train in (False, True):
+        with raises("unknown-weights"):
+            CrossEncoder.load(copy, train=train)

@@ -19,13 +19,12 @@ from small_artifacts import write_corpus
 from tiny_collection import write_lines
 
 from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
-from hybrid_cli.artifacts import lineage, retrievers
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.judged import reused
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
-from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.runs.index import Index
 from hybrid_cli.settings import PrepareFiles, PreparePythonDocs
@@ -197,19 +196,6 @@ def test_hits_have_rank_and_score_in_each_index_and_texts(made: Path, tmp_path: 
     assert open_retriever(retriever).search([], k=3).is_empty()
 
 
-def test_a_retriever_is_read_once(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "retriever")
-    reads: list[Path] = []
-
-    def reading(path: Path) -> Any:
-        reads.append(path)
-        return read_json(path)
-
-    monkeypatch.setattr(retrievers, "read_json", reading)
-    open_retriever(retriever)
-    assert reads == [retriever / "retriever.json"]
-
-
 def test_two_indexes_in_python_are_their_default_retriever(made: Path, tmp_path: Path) -> None:
     retriever = compose([made / "bm25", made / "dense"], output=tmp_path / "retriever")
     composed = open_retriever(retriever).search("salt water", k=5)
@@ -262,24 +248,6 @@ def test_an_index_that_was_built_again_is_refused(made: Path, tiny: Path, tmp_pa
     index_bm25(tiny, k1=2.0, output=tmp_path / "bm25")
     with raises("index-changed", index=tmp_path / "bm25"):
         search(index=tmp_path / "retriever", query="salt")
-
-
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        (["--index", "{0}", "--k1", "2"], "option-does-not-apply"),
-        (["--index", "{0},{1}"], "conflicting-options"),
-        (["--index", "{0}", "--exact"], "conflicting-options"),
-    ],
-)
-def test_a_retriever_is_searched_as_it_was_composed(
-    made: Path, tiny: Path, tmp_path: Path, options: list[str], code: str
-) -> None:
-    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "retriever")
-    words: list[object] = [word.format(retriever, made / "bm25") for word in options]
-    query: list[object] = [] if "--exact" in words else ["--query", "salt"]
-    more = query or [tiny, "--split", "test", "--output", tmp_path / "run.parquet"]
-    assert hybrid("search", *words, *more).problem == code
 
 
 def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
@@ -380,13 +348,6 @@ def test_documents_without_any_text_have_no_default_fusion(tmp_path: Path, tiny_
         compose(sides, output=tmp_path / "retriever")
     hits = open_retriever(compose(sides, method="minmax", output=tmp_path / "retriever")).search("salt")
     assert hits["score"].is_finite().all()
-
-
-def test_weights_for_others_are_refused(made: Path, tmp_path: Path) -> None:
-    with raises("number-of-weights", value=3):
-        compose([made / "bm25", made / "dense"], weights="1,2,3", output=tmp_path / "retriever")
-    with raises("repeated-value"):
-        compose([made / "bm25", made / "bm25"], output=tmp_path / "retriever")
 
 
 def test_a_reranker_of_a_retriever_rescores_the_fused_hits_as_rerank_does(

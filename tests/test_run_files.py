@@ -202,10 +202,7 @@ def test_a_header_of_a_trec_run_is_no_hit(tmp_path: Path) -> None:
     [
         ("q\tx\t1\nq\ty\t2.5\n", refusal("not-a-rank", path="run", line=2, value="2.5")),
         ("q\tx\t1\nq\ty\n", refusal("other-width", path="run", line=2, found=2)),
-        (
-            "q x 1 2.0\n",
-            refusal("other-width", path="run", line=1, found=4),
-        ),
+        ("q x 1 2.0\n", refusal("other-width", path="run", line=1, found=4)),
         ("qid\tdocid\nq\tx\n", "no-scores"),
         ("qid\tdocid\tscore\nq\tx\n", refusal("other-width", line=2, found=2, expected=3)),
         ("q\tx\t1\nq\ty\t0\n", refusal("not-a-rank", path="run", line=2, value="0")),  # judgments, as below

@@ -28,11 +28,11 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.reporting.terminal import show_hits
 from hybrid_cli.settings import Search
 from hybrid_cli.settings.retrieval import Engine
+from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
-from hybrid_cli.storage import Kind
 from hybrid_cli.workflows import rm3
 
 ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
@@ -60,17 +60,6 @@ def test_a_dense_run_ranks_by_inner_products(tiny: Path, tiny_bert: Path, dense:
         assert hits["docid"].to_list() == [corpus["docid"][row] for row in best]
         np.testing.assert_allclose(hits["score"], scores[number][best], rtol=1e-4)
         assert hits["rank"].to_list() == [1, 2, 3, 4, 5]
-
-
-def test_the_manifest_of_a_run_records_index_and_queries(tiny: Path, dense: Path, tmp_path: Path) -> None:
-    output = search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", hits=5)
-    manifest = artifacts.read_manifest(output, Kind.RUN)
-    assert set(manifest.inputs) == {"index", "queries"}
-    assert manifest.counts == {"rows": 6 * 5, "queries": 6}
-    assert manifest.options == {"hits": 5, "weight": None}
-    written = output.read_bytes()
-    search(tiny, split="test", index=dense, output=tmp_path / "again.parquet", hits=5)
-    assert written == (tmp_path / "again.parquet").read_bytes()
 
 
 def test_stored_query_vectors_give_the_same_run_as_texts(
@@ -116,17 +105,18 @@ def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp
         search(queries=queries, index=dense, output=tmp_path / "run.parquet")
 
 
-@pytest.mark.parametrize(("k1", "b"), [(None, None), (1.2, 0.75)], ids=["stored", "overridden"])
+@pytest.mark.parametrize("options", [{}, {"k1": 1.2, "b": 0.75}, {"rm3": True, "fb_docs": 2}], ids=str)
 def test_matrix_and_lucene_give_the_same_run(
-    tiny: Path, lexical: Path, tmp_path: Path, k1: float | None, b: float | None
+    tiny: Path, lexical: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    found = {}
-    for engine in ENGINES:
-        output = tmp_path / f"{engine}.parquet"
-        search(tiny, split="test", index=lexical, output=output, engine=engine, k1=k1, b=b)
-        found[engine] = runs.read_run(output)
-    assert found["matrix"].drop("score").equals(found["lucene"].drop("score"))
-    np.testing.assert_allclose(found["matrix"]["score"], found["lucene"]["score"], atol=1e-4)
+    given: dict[str, Any] = {"split": "test", "index": lexical}
+    plain, matrix, lucene = (
+        runs.read_run(search(tiny, output=tmp_path / f"{number}.parquet", **given, **how))
+        for number, how in enumerate([{}, *({"engine": engine, **options} for engine in ENGINES)])
+    )
+    assert matrix.drop("score").equals(lucene.drop("score"))
+    np.testing.assert_allclose(matrix["score"], lucene["score"], atol=1e-4)
+    assert np.allclose(matrix["score"], plain["score"]) is (not options)
 
 
 def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, lexical: Path, tmp_path: Path) -> None:
@@ -140,17 +130,25 @@ def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, lexical: Path, 
     assert artifacts.read_manifest(tmp_path / "8.parquet").options["impact_bits"] == "8"
 
 
-def test_rm3_expands_queries_of_both_engines(tiny: Path, lexical: Path, tmp_path: Path) -> None:
-    plain = runs.read_run(search(tiny, split="test", index=lexical, output=tmp_path / "plain.parquet"))
-    found = []
-    for engine in ENGINES:
-        output = tmp_path / f"{engine}.parquet"
-        found.append(
-            runs.read_run(search(tiny, split="test", index=lexical, output=output, engine=engine, rm3=True, fb_docs=2))
-        )
-    assert found[0].drop("score").equals(found[1].drop("score"))
-    np.testing.assert_allclose(found[0]["score"], found[1]["score"], atol=1e-4)
-    assert not np.allclose(found[0]["score"], plain["score"])
+def test_options_of_other_kinds_of_index_are_refused(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:
+    """Not ignored; a retriever is searched as it was composed."""
+    retriever = compose([lexical, dense], method="rrf", output=tmp_path / "retriever")
+    for index, options in {
+        dense: {
+            "rm3": True,
+            "engine": "lucene",
+            "k1": 0.9,
+            "ef_search": 8,
+            "nprobe": 8,
+            "binary_k": 8,
+            "impact_bits": "8",
+        },
+        lexical: {"model": "minilm", "weight": 1.0, "binary_k": 8, "fb_docs": 3, "weights": "1,2"},
+        retriever: {"k1": 2.0},
+    }.items():
+        for option, value in options.items():
+            with raises("option-does-not-apply", option=option):
+                search(tiny, split="test", index=index, output=tmp_path / "run.parquet", **{option: value})  # type: ignore[arg-type]
 
 
 def test_options_of_several_indexes_apply_to_one_of_them_each(
@@ -160,11 +158,6 @@ def test_options_of_several_indexes_apply_to_one_of_them_each(
     search(tiny, index=both, query=query, k1=0.5, model=str(tiny_bert))
     first = search(tiny, index=[lexical], query=query, k1=0.5)
     assert first["score"].to_list() != search(tiny, index=[lexical], query=query)["score"].to_list()
-
-
-def test_an_artifact_that_is_no_index_is_refused(tiny: Path, tmp_path: Path) -> None:
-    with raises("other-kind", path="collection", kind="collection"):
-        search(tiny, split="test", index=tiny, output=tmp_path / "run.parquet")
 
 
 def test_an_hnsw_index_of_a_small_corpus_gives_the_exact_run(
@@ -183,13 +176,6 @@ def test_the_hits_of_a_query_have_titles_and_texts(lexical: Path) -> None:
     assert best.columns == ["docid", "rank", "score", "title", "text"]
     assert best["docid"].to_list() == ["salt", "NA"]
     assert best["title"].to_list() == ["Table salt", "Sodium"]
-
-
-def test_the_command_prints_titles_and_snippets(lexical: Path) -> None:
-    lines = hybrid("search", "--index", lexical, "--query", "salt in sea water", "-k", 2).out.splitlines()
-    assert lines[0].startswith(" 1. Table salt  [salt: ")
-    assert lines[1] == "    Table salt is made of sodium and chlorine. Sea water holds 35 grams of salt in a litre."
-    assert lines[2].startswith(" 2. Sodium  [NA: ")
 
 
 SIDES = ["bm25_rank", "bm25_score", "clear-index_rank", "clear-index_score"]
@@ -252,9 +238,6 @@ def test_hits_as_json(lexical: Path, dense: Path) -> None:
     assert found["hits"][0]["title"] == "Table salt"
     nothing = hybrid("search", "--index", lexical, "--query", "xylophone", "--format", "json")
     assert (nothing.code, json.loads(nothing.out)) == (0, {"query": "xylophone", "hits": []})
-    assert hybrid("search", "--index", lexical, "--output", "run.parquet", "--format", "json").is_problem(
-        "option-does-not-apply", option="form"
-    )
 
 
 def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,24 +331,6 @@ def test_hits_without_a_corpus_are_ids_and_a_warning(tiny: Path, tmp_path: Path)
     assert done.warnings == ["corpus-changed"]
 
 
-def test_a_run_needs_one_index_and_an_output(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:
-    both, output = f"{lexical},{dense}", tmp_path / "run.parquet"
-    refused = hybrid("search", tiny, "--split", "test", "--index", both, "--output", output)
-    assert refused.is_problem("number-of-values", option="index")
-    refused = hybrid("search", tiny, "--split", "test", "--index", lexical)
-    assert refused.is_problem("missing-option", option="output")
-    assert hybrid("search", "--index", lexical, "--output", output).problem == "no-queries"
-    refused = hybrid("search", tiny, "--query", "salt", "--index", lexical, "--output", output)
-    assert refused.is_problem("option-does-not-apply", option="output"), refused
-
-
-def test_the_index_may_be_repeated_on_the_command_line(lexical: Path, dense: Path) -> None:
-    done = hybrid("search", "--index", lexical, "--index", dense, "--query", "oxygen in the blood", "-k", 1)
-    assert done.code == 0, done.err
-    assert "bm25 " in done.out
-    assert "clear-index " in done.out
-
-
 def test_a_dry_run_checks_the_inputs_and_writes_nothing(tiny: Path, dense: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.parquet"
     done = hybrid("search", tiny, "--split", "test", "--index", dense, "--output", output, "--dry-run")
@@ -401,9 +366,3 @@ def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path, monkeypatc
     )  # fmt: skip
     same = run.join(runs.read_run(fixed), on=list(run.columns), how="semi")
     assert same["qid"].n_unique() >= one["queries"] - 1  # a query of stop words has no hits
-    refused: dict[str, Any] = {"split": "test", "index": made / "bm25", "rm3": True, "tune": True}
-    refused["output"] = tmp_path / "x.parquet"
-    with raises("option-does-not-apply", option="fb_terms"):
-        search(collection, fb_terms=5, **refused)
-    with raises("out-of-range", option="folds"):
-        search(collection, folds=6, **refused)

@@ -172,27 +172,6 @@ def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_p
     evaluate([other], qrels=data / "qrels.test.parquet")
 
 
-@pytest.mark.parametrize("name", ["data", "bm25", "examples.parquet"])
-def test_an_artifact_of_another_kind_is_not_called_a_run_of_another_corpus(
-    made: Path, tmp_path: Path, name: str
-) -> None:
-    run, other = made / "test.parquet", made / name
-    if name == "examples.parquet":
-        other = mine_negatives(made / "data", split="train", sources=["random:2"], output=tmp_path / name)
-    uses: list[Callable[[], object]] = [
-        lambda: fuse([run, other], output=tmp_path / "f.parquet"),
-        lambda: concat_runs([run, other], output=tmp_path / "f.parquet"),
-        lambda: evaluate([made / "data", other], split="test"),
-        lambda: evaluate([made / "data", run], split="test", overlap_with=str(other)),
-        lambda: report([made / "data", other, run], split="test", output=tmp_path / "r.html"),
-        lambda: mine_negatives(made / "data", split="test", sources=[f"run:{other}:2"], output=tmp_path / "x.parquet"),
-    ]
-    searched = uses[2:5:2] if name == "bm25" else []  # `evaluate` and `report` search an index
-    for use in (use for use in uses if use not in searched):
-        with raises("other-kind", path=name, expected="run"):
-            use()
-
-
 def test_a_fusion_is_not_measured_with_judgments_of_another_corpus_or_other_queries(made: Path, tmp_path: Path) -> None:
     runs, out = [made / "test.parquet", made / "short.parquet"], tmp_path / "f.parquet"
     for tune, output in ((False, out), (True, tmp_path / "w.json")):

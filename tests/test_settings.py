@@ -68,9 +68,6 @@ def brew(**values: Any) -> Brew:
     return Brew(**{"beans": ["arabica"], "output": "cup.parquet", **values})
 
 
-# ---------------------------------------------------------------------------------------------------------- conversion
-
-
 def test_texts_become_values_of_the_declared_types() -> None:
     made = brew(cups="3", method="espresso", pressure="8.5", sizes="1,2", pair=("a", "b"), memory="2GiB")
     assert (made.cups, made.pressure, made.sizes, made.pair, made.memory) == (3, 8.5, (1, 2), ("a", "b"), 2 << 30)
@@ -133,9 +130,6 @@ def test_a_number_is_accepted_exactly_within_its_range(value: float) -> None:
         assert not 0 < value <= 15
     else:
         assert 0 < value <= 15
-
-
-# ------------------------------------------------------------------------------------------------------------- applies
 
 
 def test_an_option_of_another_variant_is_refused_even_at_its_default() -> None:
@@ -227,8 +221,6 @@ def test_a_stage_refuses_the_settings_of_another() -> None:
     with pytest.raises(TypeError, match=r"Brew\b.*\bFuse"):
         make(Fuse(["a", "b"], output=Path("f.parquet")))  # type: ignore[call-overload]
 
-
-# ------------------------------------------------------------------------------------------------------- every command
 
 READ_BY_NAME = {
     "train-dense": {"xi"},  # keyword of the losses, see training/losses.py
@@ -399,9 +391,6 @@ def test_no_declaration_repeats_the_default_that_it_inherits() -> None:
             before = next((each.declared()[name].default for each in bases if name in each.declared()), None)
             repeated += [f"{file.name}: {name}" for value in literals(default) if value is not None and value == before]
     assert not repeated
-
-
-# ----------------------------------------------------------------------------------------------------- places to change
 
 
 def test_a_help_has_at_most_two_lines() -> None:

@@ -128,9 +128,6 @@ def test_shards_are_artifacts_that_verify_and_inspect_read(here: Path) -> None:
         ("--index type-*", refusal("other-index-type", path="type-1")),
         ("--index encoder-*", refusal("other-encoder", path="encoder-1")),
         ("--index kind-*", refusal("other-kind", path="kind-1")),
-        ("--index shards --rm3", refusal("option-does-not-apply", option="rm3")),
-        ("--index shards --engine lucene", refusal("option-does-not-apply", option="engine lucene")),
-        ("--exact --index dense-all,shards", refusal("conflicting-options", option="exact")),
     ],
 )
 def test_shards_that_do_not_fit_are_refused(here: Path, words: str, message: str | Refusal) -> None:
@@ -161,8 +158,6 @@ def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
         ),
         "update shards/shard-00000 --add tiny": refusal("other-kind", path="shard-00000"),
         "mine-negatives tiny --split train --index shards": refusal("other-kind", path="shards"),
-        "index-bm25 tiny --shards 13": refusal("out-of-range", option="shards"),
-        "index-bm25 tiny --shards 2 --language pl": refusal("option-does-not-apply", option="shards"),
     }.items():
         done = hybrid(*command.split(), "--output", "out.parquet")
         assert done.code == 2, (command, done)

@@ -81,10 +81,7 @@ def test_a_shard_without_documents_is_left_out(here: Path) -> None:
     ("words", "message"),
     [
         ("update shards/shard-00001 --add added.parquet", refusal("other-kind", path="shard-00001")),
-        (
-            "update shards --add added.parquet --model minilm",
-            refusal("option-does-not-apply", option="model"),
-        ),
+        ("update shards --add added.parquet --model minilm", refusal("option-does-not-apply", option="model")),
     ],
 )
 def test_unusable_changes_are_refused(here: Path, words: str, message: str | Refusal) -> None:

@@ -20,8 +20,6 @@ from small_artifacts import HITS, foreign, open_output, run_table, scratch_in, w
 
 from hybrid_cli import artifacts, runs
 
-# --------------------------------------------------------------------------------------------------------- shared files
-
 
 def tree(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
@@ -52,9 +50,6 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
         (tmp_path / name / "file").write_text(name)
     artifacts.hard_link(tmp_path / "source", tmp_path / "place")
     assert tree(tmp_path / "place") == {"file": "place"}
-
-
-# ---------------------------------------------------------------------------------------------- permissions, full disks
 
 
 @contextmanager
@@ -138,9 +133,6 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_output(tmp_path: Path) -> Non
     assert "file too large" in done.stderr
     assert output.read_text() == "old"
     assert scratch_in(tmp_path) == []
-
-
-# ----------------------------------------------------------------------------------------------------------- bad runs
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])

@@ -60,9 +60,6 @@ def unsafe_in(text: str) -> list[str]:
     return [repr(found) for found in _UNSAFE.findall(_OWN.sub("", text.replace("\r\n", "\n")))]
 
 
-# ------------------------------------------------------------------------------------------------------ the function
-
-
 @pytest.mark.parametrize("character", FORBIDDEN)
 def test_each_unsafe_character_is_escaped_or_removed(character: str) -> None:
     invisible = character in "\u200e\u200f\u061c"
@@ -136,9 +133,6 @@ def test_brackets_and_colons_are_no_markup(capsys: pytest.CaptureFixture[str]) -
     console.stdout().print("wiki:100:3 [b]")
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("[red]name", ":heart:", "doc:100:3", "[/]", "[bold]", "wiki:100:3 [b]"))
-
-
-# ------------------------------------------------------------------------------------------------------ the commands
 
 
 @pytest.fixture(scope="module")
@@ -222,9 +216,6 @@ def test_warnings_and_logs_of_libraries_are_safe() -> None:
     assert done.stderr.count("red\\u009b") + done.stderr.count("\\u001b]0;title") == 2, done.stderr
 
 
-# ------------------------------------------------------------------------------------------- sessions in a terminal
-
-
 def test_queries_and_hits_of_an_interactive_search_are_safe(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(hostile)
     (index,) = Path().glob("index*")
@@ -257,9 +248,6 @@ def test_texts_on_the_screen_of_judge_are_safe(hostile: Path, monkeypatch: pytes
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 30))
     piped = hybrid(*command)
     assert (piped.code, unsafe_in(piped.out), unsafe_in(piped.err)) == (0, [], [])
-
-
-# ------------------------------------------------------------------------------------------------------------ formats
 
 
 def test_cells_that_spreadsheets_take_for_formulas_are_text() -> None:

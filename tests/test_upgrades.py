@@ -155,9 +155,6 @@ def test_shards_of_two_versions_are_one_index(here: Path) -> None:
     assert hybrid(*search, "--output", "b.parquet").code == 0
 
 
-# ---------------------------------------------------------------------------------------------------------- checkpoints
-
-
 class Stop(Exception):
     """Raised after the first checkpoint of a training."""
 
