@@ -72,6 +72,13 @@ def test_cells_are_means_over_queries_and_seeds_with_their_runs(made: Path, out:
     assert r"\begin{tabular}" in (out / "tables" / "tables.tex").read_text()
 
 
+def test_published_figures_have_a_column_and_a_run() -> None:
+    for table in tables.TABLES:
+        assert len({row.run for row in table.rows}) == len(table.rows), table.title
+        columns = {column for column, name in table.columns.items() if name}
+        assert all(row.paper.keys() <= columns for row in table.rows), table.title
+
+
 def test_roc_and_its_counts_have_intervals(made: Path, out: Path) -> None:
     where = tables.Collection(made / "collection", out, "test")
     (table,) = (each for each in tables.TABLES if tables.ROC in each.columns)
