@@ -186,7 +186,7 @@ def test_the_commands_take_every_grade_of_32_bits() -> None:
     assert means[1] == pytest.approx({"nDCG@10": 1 / log2(3) / 2, "MRR@10": 0.25, "Bpref": 0.5})
     assert means[2_147_483_647]["MRR@10"] == 0
     tuned = hybrid(
-        *(
+        *[
             "fuse",
             "run.trec",
             "other.trec",
@@ -197,7 +197,7 @@ def test_the_commands_take_every_grade_of_32_bits() -> None:
             "qrels.txt",
             "--output",
             "w.json",
-        )
+        ]
     )
     assert tuned.code == 0, tuned.err
     assert json.loads(Path("w.json").read_text())["weights"]
@@ -213,20 +213,10 @@ def test_a_grade_beyond_32_bits_is_refused_where_it_is_read(grade: str, command:
     Path("docs.tsv").write_text("a\tone\nb\ttwo\n")
     Path("queries.test.tsv").write_text("7\twords\n")
     words = {
-        "evaluate": ["evaluate", "--qrels", "qrels.test.txt", "run.trec"],
-        "prepare": [
-            "prepare",
-            "files",
-            "docs.tsv",
-            "--queries",
-            "queries.test.tsv",
-            "--qrels",
-            "qrels.test.txt",
-            "--output",
-            "c",
-        ],
+        "evaluate": "evaluate --qrels qrels.test.txt run.trec",
+        "prepare": "prepare files docs.tsv --queries queries.test.tsv --qrels qrels.test.txt --output c",
     }[command]
-    done = hybrid(*words)
+    done = hybrid(*words.split())
     assert (done.code, done.problem) == (2, "grade-out-of-range")
     assert not Path("c").exists()
     assert {name: done.fields[name] for name in ("line", "value")} == {"line": 2, "value": grade}

@@ -16,21 +16,8 @@ from hybrid_cli.settings.conversion import bare_type, is_list, is_mapping, is_pa
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, Condition, Option
 
 TEXTS = (
-    "x",
-    "MRR@10",
-    "1G",
-    "1,0.5",
-    "0.5",
-    "bm25",
-    "train",
-    "random:2",
-    "utf-8",
-    "1",
-    "title",
-    "year > 1",
-    "x=1",
-    "a/b",
-)
+    "x", "MRR@10", "1G", "1,0.5", "0.5", "bm25", "train", "random:2", "utf-8", "1", "title", "year > 1", "x=1", "a/b",
+)  # fmt: skip
 UNUSUAL = {  # options whose variant has conditions of its own that no declaration tells
     "perturb": {"synonyms"}, "fuse": {"step"}, "evaluate": {"test", "correction"},
     "export": {"collection", "split", "qrels", "dense", "model", "license", "measurements"},

@@ -322,15 +322,6 @@ def test_sentence_transformers_reads_the_output(trained_reranker: Path) -> None:
     ours = model.scores(PAIRS.filter(~pl.col("query").str.contains("matrix")))[0]
     np.testing.assert_allclose(ours, theirs.predict(pairs), atol=1e-5)
     assert np.ptp(ours) > 1e-3
-    done = hybrid(
-        "export",
-        trained_reranker,
-        "--format",
-        "sentence-transformers",
-        "--output",
-        trained_reranker.parent / "exported",
-    )
-    assert done.is_problem("unknown-choice", option="format")
 
 
 def test_only_the_document_is_cut_after_an_overlong_query(trained_reranker: Path) -> None:

@@ -258,17 +258,8 @@ def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pyt
 
 
 def test_an_interactive_query_with_invalid_bytes_does_not_end_the_others(lexical: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "hybrid_cli",
-        "search",
-        "--index",
-        str(lexical),
-        "--interactive",
-        "--format",
-        "json",
-    ]
+    words = ["search", "--index", str(lexical), "--interactive", "--format", "json"]
+    command = [sys.executable, "-m", "hybrid_cli", *words]
     done = subprocess.run(command, input=b"salt caf\xe9\noxygen in the blood\n", capture_output=True, check=True)
     first, second = map(json.loads, done.stdout.splitlines())
     assert (first["query"], first["hits"][0]["docid"]) == ("salt caf\ufffd", "salt")
