@@ -55,11 +55,13 @@ def test_weights_of_several_indexes_are_those_of_a_retriever(made: Path, tmp_pat
 
 
 def test_options_of_an_index_are_used_or_refused(made: Path) -> None:
-    scores = [open_index(made / "bm25", **how).search("table salt")["score"][0] for how in ({}, {"k1": 2.0, "b": 0.0})]
+    opened = [open_index(made / "bm25"), open_index(made / "bm25", k1=2.0, b=0.0)]
+    scores = [index.search("table salt")["score"][0] for index in opened]
     assert scores[0] != scores[1]
-    for name, options in (("dense", {"k1": 2.0}), ("bm25", {"weights": [1]})):
-        with raises("option-does-not-apply", option=next(iter(options))):
-            open_index(made / name, **options)  # type: ignore[arg-type]
+    for name, option, value in (("dense", "k1", 2.0), ("bm25", "weights", [1])):
+        given: dict[str, Any] = {option: value}
+        with raises("option-does-not-apply", option=option):
+            open_index(made / name, **given)
 
 
 def test_texts_are_numbered_and_a_mapping_names_them(made: Path) -> None:

@@ -286,11 +286,13 @@ def test_constants_and_exact_scores_are_those_of_the_tuned_weights(made: Path, t
 
 def test_runs_of_different_depth_are_noted(made: Path, tiny: Path, tmp_path: Path, notices: Notices) -> None:
     short = search(tiny, split="test", index=made / "dense", hits=1, output=tmp_path / "dense.parquet")
-    pair, exact = [both(made)[0], short], {"method": "weighted-sum", "index": indexes(made), "missing": "exact"}
-    tuned = {"output": tmp_path / "w.json", "qrels": tiny, "split": "test", "tune": True}
-    for options in (tuned, {"output": tmp_path / "f.parquet"}, {"output": tmp_path / "e.parquet", **exact}):
+    cases: dict[str, dict[str, Any]] = {
+        "w.json": {"qrels": tiny, "split": "test", "tune": True}, "f.parquet": {},
+        "e.parquet": {"method": "weighted-sum", "index": indexes(made), "missing": "exact"},
+    }  # fmt: skip
+    for name, options in cases.items():
         notices.clear()
-        fuse(pair, **options)
+        fuse([both(made)[0], short], output=tmp_path / name, **options)
         assert notices.says("list-lengths", hits={"bm25": 3, "dense": 1}) is ("missing" not in options)
 
 

@@ -133,22 +133,15 @@ def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, lexical: Path, 
 def test_options_of_other_kinds_of_index_are_refused(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:
     """Not ignored; a retriever is searched as it was composed."""
     retriever = compose([lexical, dense], method="rrf", output=tmp_path / "retriever")
-    for index, options in {
-        dense: {
-            "rm3": True,
-            "engine": "lucene",
-            "k1": 0.9,
-            "ef_search": 8,
-            "nprobe": 8,
-            "binary_k": 8,
-            "impact_bits": "8",
-        },
+    others: dict[Path, dict[str, Any]] = {
+        dense: {"rm3": True, "engine": "lucene", "k1": 0.9, "nprobe": 8, "binary_k": 8, "impact_bits": "8"},
         lexical: {"model": "minilm", "weight": 1.0, "binary_k": 8, "fb_docs": 3, "weights": "1,2"},
         retriever: {"k1": 2.0},
-    }.items():
-        for option, value in options.items():
-            with raises("option-does-not-apply", option=option):
-                search(tiny, split="test", index=index, output=tmp_path / "run.parquet", **{option: value})  # type: ignore[arg-type]
+    }
+    for index, options in others.items():
+        for name in options:
+            with raises("option-does-not-apply", option=name):
+                search(tiny, split="test", index=index, output=tmp_path / "run.parquet", **{name: options[name]})
 
 
 def test_options_of_several_indexes_apply_to_one_of_them_each(

@@ -364,7 +364,7 @@ def test_a_killed_call_resumes_with_the_same_bytes(
         options = {**PLAN, "model": str(tiny_bert), "distill": "kl", "checkpoint_steps": 2, "device": "cpu"}
         options |= {"teacher": str({"reranker": reranker, "encoder": tiny_bert}[teacher]), "dynamic_negatives": 1}
         options["threads"] = 1
-    suffix, stage = ("", train_dense) if trains else (".parquet", rerank)
+    suffix, stage = "" if trains else ".parquet", cast(Any, train_dense if trains else rerank)
     whole, out = stage(source, output=tmp_path / f"whole{suffix}", **options), tmp_path / f"out{suffix}"
     ended = run_code(DYING.format(at=at, stage=stage.__name__, options=options), source, out)
     assert (ended.returncode, out.exists()) == (-signal.SIGKILL, False), ended.stderr
