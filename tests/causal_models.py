@@ -71,12 +71,8 @@ def write_causal(folder: Path, kind: str, head: bool = False) -> Path:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=_rules(tuple(special.values()), template), model_max_length=256, **special
     )
-    shape: dict[str, Any] = {
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "vocab_size": len(tokenizer),
-    }
+    shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape["vocab_size"] = len(tokenizer)
     shape |= {"intermediate_size": 32, "num_key_value_heads": 2} if kind in DECODERS else {}
     shape |= {"head_dim": 8} if kind == "qwen3" else {}
     shape |= {"max_position_embeddings": 256, "initializer_range": 0.3, "pad_token_id": None}

@@ -63,7 +63,7 @@ HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, 
     "test_index_updates", "test_reused", "test_judging_page", "test_auto_command", "test_server", "test_mcp",
     "test_engines", "test_faq",
     "test_update", "test_pipelines", "test_lora", "test_verdicts", "test_machine_tuning",
-    "test_dev_set", "test_pretrain", "test_journal", "test_tracking",
+    "test_dev_set", "test_pretrain", "test_journal", "test_tracking", "test_resumed",
 }  # fmt: skip
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)

@@ -17,15 +17,8 @@ TEXTS = ["The heart pumps blood, and blood carries oxygen.", "Tides", "salt-free
 
 
 def shape(tokenizer: Any, **more: Any) -> BertConfig:
-    return BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        initializer_range=0.3,
-        **more,
-    )
+    more |= {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertConfig(vocab_size=len(tokenizer), initializer_range=0.3, **more)
 
 
 def write_checkpoint(folder: Path, architecture: str, seed: int = 3) -> Path:

@@ -55,6 +55,10 @@ def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Pa
     assert not np.allclose(scores[1], scores[2])
 
 
+def test_a_learner_has_the_contract_of_the_previous_learners(ensemble: Path, first: Path) -> None:
+    assert open_encoder(composite.parts(ensemble)[1]).describe() == open_encoder(first).describe()
+
+
 def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: Path) -> None:
     """The concatenated indexes of the previous learners and of the new one are the index of the ensemble."""
     whole = encode(tiny, model=str(ensemble), output=tmp_path / "whole")

@@ -22,6 +22,7 @@ from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
 from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.combine import combine
+from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
@@ -46,6 +47,13 @@ def test_training_records_both_terms_of_the_loss_and_the_contract_is_binary(trai
     curve = pl.read_parquet(trained / "bpr" / "curve.parquet")
     assert {"candidates", "rerank", "dev_MRR@10"} <= set(curve["name"])
     assert TransformerEncoder.load(trained / "bpr").contract.binary
+
+
+def test_the_next_training_and_a_student_of_a_binary_encoder_are_not_binary(trained: Path, tmp_path: Path) -> None:
+    examples, start = trained / "examples.parquet", str(trained / "bpr")
+    again = train_dense(examples, output=tmp_path / "nll", model=start, **PLAN, loss="nll")
+    student = distill_lite(examples, output=tmp_path / "lite", teacher=start, model=start, dim=4, **PLAN)
+    assert not any(TransformerEncoder.load(folder).contract.binary for folder in (again, student))
 
 
 @pytest.mark.parametrize("normalize", [True, False])

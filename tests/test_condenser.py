@@ -11,11 +11,7 @@ import torch
 from command import Notices
 from torch import nn
 from torch.nn import functional
-from transformers import (
-    AutoModelForMaskedLM,
-    RobertaConfig,
-    RobertaForMaskedLM,
-)
+from transformers import AutoModelForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
 from hybrid_cli.storage import layout
 from hybrid_cli.training.pretraining import IGNORED, MaskedLanguageModel
@@ -42,12 +38,7 @@ def checkpoint(request: pytest.FixtureRequest, tiny_bert: Path, tmp_path: Path) 
     if request.param == "bert":
         return tiny_bert
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-    }
+    sizes: Any = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     RobertaForMaskedLM(RobertaConfig(vocab_size=8000, pad_token_id=0, **sizes)).save_pretrained(tmp_path)
     return tmp_path
 
@@ -84,6 +75,14 @@ def test_padding_does_not_change_the_loss(checkpoint: Path) -> None:
     longer = [functional.pad(t, (0, 4), value=v) for t, v in ((IDS, 0), (MASK, 0), (LABELS, IGNORED))]
     for plain, padded in zip(model(IDS, MASK, LABELS), model(*longer), strict=True):
         torch.testing.assert_close(plain, padded)
+
+
+def test_a_text_without_labels_has_no_loss(tiny_bert: Path) -> None:
+    labels = LABELS.clone()
+    labels[0] = IGNORED
+    losses = load(tiny_bert)(IDS, MASK, labels)[1]
+    assert losses[0] == 0
+    assert losses[1] > 0
 
 
 def test_a_new_head_is_noted_tied_and_reproducible(tiny_bert: Path, notices: Notices) -> None:

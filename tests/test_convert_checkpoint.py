@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
 
-from hybrid_cli.encoders.checkpoints.pickles import read_weights
 from hybrid_cli.encoders.contract import preset_fields
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -35,39 +34,27 @@ def test_dpr_scale_and_drboost_read_towers_and_projections_from_one_lightning_fi
     tokenizer: Any, tiny_bert: Path, tmp_path: Path
 ) -> None:
     """The form of dpr-scale: a projection with LayerNorm in each tower, under `state_dict`."""
-    towers: dict[str, Any] = {}
-    for seed, side in enumerate(("query", "context")):
-        projection = nn.Sequential(nn.Linear(16, 4), nn.LayerNorm(4))
-        towers[f"{side}_encoder"] = nn.ModuleDict({"transformer": bert(tokenizer, seed), "project": projection})
-    state = nn.ModuleDict(towers).state_dict()
-    torch.save({"epoch": 1, "state_dict": OrderedDict(state), "hyper_parameters": {"k": 1}}, tmp_path / "learner.ckpt")
-    base = saved(towers["query_encoder"]["transformer"], towers["query_encoder"]["transformer"].config, tokenizer,
-                 tmp_path / "base")  # fmt: skip
+    towers: Any = learner(tokenizer, 0)
+    state = OrderedDict(towers.state_dict())
+    torch.save({"epoch": 1, "state_dict": state, "hyper_parameters": {"k": 1}}, tmp_path / "learner.ckpt")
+    first = towers["query_encoder"]["transformer"]
+    base = saved(first, first.config, tokenizer, tmp_path / "base")
     folder = convert_checkpoint(tmp_path / "learner.ckpt", tmp_path / "learner", base=str(base))
     encoder = opened(folder, "drboost")
     assert (encoder.contract.dim, encoder.contract.tied) == (4, False)
-    for side, ours in (
-        ("query", encoder.encode_queries(QUERIES)),
-        ("context", encoder.encode_documents(["", ""], QUERIES)),
-    ):
-        tower = towers[f"{side}_encoder"]
-        close(ours, tower["project"](tower["transformer"](**batch(tokenizer, QUERIES)).last_hidden_state[:, 0]))
+    close(encoder.encode_queries(QUERIES), published([towers], "query", batch(tokenizer, QUERIES)))
+    close(encoder.encode_documents(["", ""], QUERIES), published([towers], "context", batch(tokenizer, QUERIES)))
 
 
 def learner(tokenizer: Any, seed: int) -> nn.ModuleDict:
     """A learner of dpr-scale, with different weights for each seed."""
     torch.manual_seed(seed)
-    return nn.ModuleDict(
-        {
-            f"{side}_encoder": nn.ModuleDict(
-                {
-                    "transformer": bert(tokenizer, 2 * seed + number),
-                    "project": nn.Sequential(nn.Linear(16, 4), nn.LayerNorm(4)),
-                }
-            )
-            for number, side in enumerate(("query", "context"))
-        }
-    )
+    towers = {}
+    for number, side in enumerate(("query", "context")):
+        parts = {"transformer": bert(tokenizer, 2 * seed + number)}
+        parts["project"] = nn.Sequential(nn.Linear(16, 4), nn.LayerNorm(4))
+        towers[f"{side}_encoder"] = nn.ModuleDict(parts)
+    return nn.ModuleDict(towers)
 
 
 def published(learners: Sequence[Any], side: str, inputs: Any) -> Tensor:
@@ -135,14 +122,8 @@ def test_dpr_reads_both_towers_from_a_checkpoint_of_its_authors(tokenizer: Any, 
     """The form of the DPR repository: `question_model` and `ctx_model` under `model_dict`, with an optimizer."""
     towers = {"question_model": bert(tokenizer, 0), "ctx_model": bert(tokenizer, 1)}
     state = {f"{name}.{key}": value for name, model in towers.items() for key, value in model.state_dict().items()}
-    training: dict[str, Any] = {
-        "optimizer_dict": {"state": {}},
-        "scheduler_dict": None,
-        "offset": 0,
-        "epoch": 40,
-        "encoder_params": {},
-    }
-    torch.save({"model_dict": state, **training}, tmp_path / "dpr_biencoder.40")
+    training: dict[str, Any] = {"optimizer_dict": {"state": {}}, "scheduler_dict": None, "offset": 0, "epoch": 40}
+    torch.save({"model_dict": state, **training, "encoder_params": {}}, tmp_path / "dpr_biencoder.40")
     base = saved(towers["ctx_model"], towers["ctx_model"].config, tokenizer, tmp_path / "base")
     folder = convert_checkpoint(tmp_path / "dpr_biencoder.40", tmp_path / "dpr", base=str(base))
     encoder = opened(folder, "dpr")
@@ -212,29 +193,6 @@ def test_a_file_that_needs_unpickling_is_refused_and_runs_nothing(tiny_bert: Pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"state_dict": {"a": 1}}, {"code": "not-a-tensor"}),
-        ([1, 2], {"code": "no-weights"}),
-        (b"no pickle", {"code": "needs-unpickling"}),
-    ],
-)
-def test_a_file_without_weights_is_refused(content: Any, message: dict[str, Any], tmp_path: Path) -> None:
-    if isinstance(content, bytes):
-        (tmp_path / "a.bin").write_bytes(content)
-    else:
-        torch.save(content, tmp_path / "a.bin")
-    with raises(**message):
-        read_weights(tmp_path / "a.bin")
-
-
-def test_one_checkpoint_is_not_both_towers(tiny_bert: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tiny_bert)
-    with raises("repeated-input"):
-        convert_checkpoint(str(tiny_bert), tmp_path / "out", documents=str(tmp_path / "link"))
-
-
 def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, tmp_path: Path) -> None:
     """A sparse encoder, a reranker, and a cross-encoder, whose classifier an encoder does not apply."""
     sparse, reranker = (shutil.copytree(tiny_bert, tmp_path / name) for name in ("sparse", "reranker"))
@@ -255,9 +213,3 @@ def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, t
     saved(wide, wide.config, tokenizer, tmp_path / "wide")
     with raises("other-width"):
         convert_checkpoint(tiny_bert, tmp_path / "out", documents=tmp_path / "wide")
-
-
-def test_a_file_without_a_configuration_needs_a_base(tmp_path: Path) -> None:
-    torch.save({"a": torch.zeros(1)}, tmp_path / "a.bin")
-    with raises("missing-option", path="a.bin", option="base"):
-        convert_checkpoint(tmp_path / "a.bin", tmp_path / "out")

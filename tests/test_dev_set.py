@@ -20,12 +20,13 @@ from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import dev_set
-from hybrid_cli.training.dev_set import CORPUS, HITS, DevRetrieval, DevSet, reciprocal_ranks
+from hybrid_cli.training.dev_set import CORPUS, EXAMPLES, HITS, DevRetrieval, DevSet, reciprocal_ranks
 
 PLAN: dict[str, Any] = {
     "batch_size": 3, "epochs": 4, "learning_rate": 1e-2, "precision": "fp32", "checkpoint_steps": 3, "eval_steps": 2,
@@ -83,12 +84,7 @@ def test_dev_queries_search_the_corpus_or_the_best_hits(
 
 @pytest.mark.parametrize(
     ("small", "largest", "steps", "origin"),
-    [
-        (12, 12, 1, CORPUS),
-        (12, 11, 1, HITS),
-        (11, 12, 3, HITS),
-        (11, 12, 4, CORPUS),
-    ],
+    [(12, 12, 1, CORPUS), (12, 11, 1, HITS), (11, 12, 3, HITS), (11, 12, 4, CORPUS)],
 )
 def test_a_corpus_is_searched_if_it_is_small_or_half_of_the_documents_of_the_training(
     made: Path,
@@ -171,6 +167,63 @@ def test_each_validation_of_a_training_is_full_retrieval_by_the_model_of_its_ste
         expected.append(full_retrieval(made, out))
     assert values["value"].to_list() == pytest.approx(expected)
     assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"max_steps": 7}, [0, 2, 4, 6, 7]), ({"max_steps": 7, "batch_size": 2}, [0, 3, 6, 7]),
+        ({"max_steps": 7, "batch_size": 2, "accumulate": 3}, [*range(8)]), ({"max_steps": 1}, [0, 1]),
+        ({"max_steps": 30}, [*range(0, 31, 3)]), ({"max_steps": 4, "eval_steps": 1}, [0, 1, 2, 3, 4]),
+    ],
+)  # fmt: skip
+def test_validations_encode_at_most_as_many_documents_as_the_training_and_the_best_is_kept(
+    made: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any], expected: list[int]
+) -> None:
+    """A step encodes 6 documents if nothing is changed, the corpus has 12."""
+    plan, examples = {**PLAN, "eval_steps": None, "epochs": 30, **change}, made / "train.parquet"
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    curve = pl.read_parquet(out / "curve.parquet")
+    sums = curve.filter(name="dev_hybrid_MRR@10")
+    assert sums["step"].to_list() == expected
+    dense = curve.filter(name="dev_MRR@10")["value"]
+    assert (sums["value"] >= dense).all(), "a weight of 0 is among those of the sum"
+    best = artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"]
+    assert sums.filter(step=best)["value"].item() == sums["value"].max()
+    assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == pytest.approx(full_retrieval(made, out))
+
+
+def test_the_start_model_may_be_the_best(
+    made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
+) -> None:
+    values = iter([0.5, 0.4, 0.3])
+    monkeypatch.setattr(DevRetrieval, "measure", lambda self: {"dev_MRR@10": next(values)})
+    moved = Path(shutil.copy(made / "train.parquet", tmp_path))
+    out = train_dense(moved, output=tmp_path / "out", model=str(tiny_bert), **PLAN, max_steps=4, dev=moved)
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 0
+    assert notices.says("no-better-validation", option="keep")
+    assert notices.says("validation", origin=EXAMPLES), "without their corpus, the examples are searched"
+
+
+def test_a_query_encoder_is_validated_every_tenth_of_the_steps(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """The vectors of documents are encoded once."""
+    plan = {**PLAN, "eval_steps": None, "max_steps": 10, "epochs": 10, "queries_only": True}
+    del plan["loss"]
+    examples, model = made / "train.parquet", str(tiny_bert)
+    out = distill_lite(examples, output=tmp_path / "out", model=model, teacher=model, **plan, dev=examples)
+    assert pl.read_parquet(out / "curve.parquet").filter(name="dev_MRR@10")["step"].to_list() == [*range(11)]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_documents_are_encoded_again_unless_the_training_does_not_change_them(
+    index: LexicalIndex, made: Path, bm25: StaticEncoder, fixed: bool
+) -> None:
+    dev = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, 12)
+    retrieval = DevRetrieval(dev, bm25, None, fixed)
+    first = retrieval.measure()["dev_MRR@10"]
+    with torch.no_grad():
+        bm25.document_table.neg_()
+    assert (retrieval.measure()["dev_MRR@10"] == first) is fixed
 
 
 def full_retrieval(made: Path, model: Path) -> float:

@@ -11,9 +11,11 @@ import pytest
 import torch
 from command import Notices
 from gradient_descent import gradient_descent
-from test_train_dense import PLAN, weights, write_examples
+from test_train_dense import PLAN, write_examples
+from trainings import weights
 
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training import diagnostics
 from hybrid_cli.training.losses import LossInputs, margin, nll, residual_margin, with_distillation, with_prefixes
 
 
@@ -42,6 +44,19 @@ def test_active_triples_of_the_hinge_by_hand() -> None:
     assert recorded(batch) == pytest.approx({"active_share": 0.5, "mean_margin": 1.3})
     margin(batch, xi=1.1)
     assert recorded(batch) == pytest.approx({"active_share": 1.0, "mean_margin": 1.1})
+    similarities = scored([3.0, 5.0], [2.0, 1.0], [(0.0, 0.0)] * 2).similarities()
+    assert {name: value.item() for name, value in similarities.items()} == {
+        "positive_similarity": 4.0,
+        "negative_similarity": 1.5,
+    }
+
+
+def test_the_progress_line_averages_the_last_ten_steps() -> None:
+    curve = [
+        (step, name, value) for step in range(1, 21) for name, value in (("nll", 9.0), ("active_share", step / 40))
+    ]
+    assert diagnostics.line(curve) == "active 39%"
+    assert diagnostics.line([]) == ""
 
 
 def test_the_probability_that_is_not_on_the_positive() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import polars as pl
 import pytest
@@ -26,6 +28,12 @@ def test_positional_draws_never_change() -> None:
     assert list(draws.shuffle_tables([3, 2], 42, 0)) == [(1, [1, 0]), (0, [2, 1, 0])]
 
 
+def test_a_sample_of_all_rows_draws_nothing() -> None:
+    chance = draws.rng(1)
+    assert draws.sample(3, 5, chance).tolist() == [0, 1, 2]
+    assert chance.random() == draws.rng(1).random()
+
+
 def test_keys_are_different_for_each_seed_and_place() -> None:
     seeds, places = np.repeat(np.arange(100, dtype=np.uint64), 100), np.tile(np.arange(100), 100)
     found = draws.keys(seeds, places)
@@ -33,12 +41,7 @@ def test_keys_are_different_for_each_seed_and_place() -> None:
     assert (found / 2**64).mean() == pytest.approx(0.5, abs=0.02)
 
 
-@given(
-    sizes=st.lists(st.integers(0, 5), max_size=6),
-    seed=st.integers(0, 99),
-    pieces=st.integers(1, 4),
-    data=st.data(),
-)
+@given(sizes=st.lists(st.integers(0, 5), max_size=6), seed=st.integers(0, 99), pieces=st.integers(1, 4), data=st.data())
 def test_a_shuffled_order_resumes_anywhere(sizes: list[int], seed: int, pieces: int, data: st.DataObject) -> None:
     whole = [(part, row) for part, rows in draws.shuffle_tables(sizes, seed, 1, pieces=pieces) for row in rows]
     assert sorted(whole) == [(part, row) for part, size in enumerate(sizes) for row in range(size)]
@@ -70,3 +73,11 @@ def test_a_stream_sample_has_the_wanted_size_for_any_blocks(sizes: list[int], da
     assert len(set(part)) == len(part) == expected
     assert part == sorted(part)
     assert part == pl.concat(draws.stream_sample([rows], len(rows), expected, seed))["row"].to_list()
+
+
+def test_every_row_is_equally_likely_in_a_stream_sample() -> None:
+    rows = pl.DataFrame({"row": range(10)})
+    taken = Counter(
+        row for seed in range(2000) for part in draws.stream_sample([rows], 10, 3, seed) for row in part["row"]
+    )
+    assert all(abs(taken[row] - 600) < 5 * (2000 * 0.3 * 0.7) ** 0.5 for row in range(10))

@@ -17,6 +17,7 @@ import pytest
 from command import Notices, hybrid, raises
 from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
+from test_resumed import files as contents
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts.indexes import info_of, read_info
@@ -30,23 +31,12 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.storage import Kind
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Return every file of an artifact except its manifest, which contains the duration."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
 def corpus(folder: Path, documents: int) -> Path:
     """Write a corpus without a manifest."""
     rows = range(documents)
-    table = pa.table(
-        {
-            "docid": [f"d{row}" for row in rows],
-            "title": [f"Number {row}" for row in rows],
-            "text": [f"{row} is the number after {row - 1} " * (1 + row % 5) for row in rows],
-        }
-    )
-    pq.write_table(table, folder / "corpus.parquet")
+    texts = [f"{row} is the number after {row - 1} " * (1 + row % 5) for row in rows]
+    columns = {"docid": [f"d{row}" for row in rows], "title": [f"Number {row}" for row in rows], "text": texts}
+    pq.write_table(pa.table(columns), folder / "corpus.parquet")
     return folder / "corpus.parquet"
 
 
@@ -79,13 +69,9 @@ def test_truncated_texts_are_counted(tmp_path: Path, tiny_bert: Path) -> None:
     )
     pq.write_table(table, tmp_path / "corpus.parquet")
     for size in (1, 3):
+        how: dict[str, Any] = {"shard_size": size, "doc_max_len": 8}  # with [CLS] and [SEP]
         folder = encode(
-            tmp_path / "corpus.parquet",
-            output=tmp_path / f"index{size}",
-            model=tiny_bert,
-            dtype="fp32",
-            shard_size=size,
-            doc_max_len=8,  # with [CLS] and [SEP]
+            tmp_path / "corpus.parquet", output=tmp_path / f"index{size}", model=tiny_bert, dtype="fp32", **how
         )
         assert artifacts.read_manifest(folder).counts["truncated"] == 1
 
@@ -133,21 +119,6 @@ def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Pat
         assert (output / "vectors" / path.name).stat().st_mtime_ns == written
     plain = encode(source, output=tmp_path / "plain", model=str(tiny_lambda), shard_size=50, threads=1)
     assert contents(output) == contents(plain)
-
-
-@pytest.mark.parametrize(
-    ("devices", "message"),
-    [
-        (["cpu", "cuda:7"], {"code": "no-such-device", "option": "device", "value": "cuda:7"}),
-        (["gpu"], {"code": "unknown-choice", "option": "device", "value": "gpu"}),
-        (["all"], {"code": "no-gpu", "option": "devices", "value": "all"}),
-    ],
-)
-def test_devices_that_do_not_exist_are_refused(
-    tiny: Path, tiny_bert: Path, tmp_path: Path, devices: list[str], message: dict[str, Any]
-) -> None:
-    with raises(**message):
-        encode(tiny, output=tmp_path / "index", model=tiny_bert, devices=devices)
 
 
 def test_a_repeated_command_does_nothing_and_another_output_has_the_same_bytes(
@@ -201,20 +172,6 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
     with raises("values-not-finite", HybridError, id="NA", count=2):
         encode(tiny, output=tmp_path / "index", model=str(broken), dtype="fp32")
     assert not (tmp_path / "index").exists()
-
-
-def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    with raises("invalid-value", option="factory", value="Nonsense"):
-        encode(tiny, output=tmp_path / "index", model=tiny_bert, factory="Nonsense")
-    assert not list(tmp_path.iterdir())
-
-
-def test_missing_input_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
-    with raises("missing-option", option="collection"):
-        encode(output=tmp_path / "index", model=tiny_bert)
-    pq.write_table(storage.SCHEMAS[Kind.CORPUS].empty_table(), tmp_path / "corpus.parquet")
-    with raises("no-documents", path="corpus.parquet"):
-        encode(tmp_path / "corpus.parquet", output=tmp_path / "index", model=tiny_bert)
 
 
 def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:

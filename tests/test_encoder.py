@@ -15,7 +15,7 @@ import pytest
 import torch
 from command import raises
 
-from hybrid_cli.encoders.contract import Contract, differences, read_contract
+from hybrid_cli.encoders.contract import Contract, differences
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length, pool
 
@@ -154,24 +154,6 @@ def test_differences_are_described() -> None:
     assert differences(Contract().to_dict(), replace(Contract(), pooling="cls").to_dict()) == [
         "pooling='mean', not 'cls'"
     ]
-
-
-def test_an_unknown_model_is_refused_in_one_line(tmp_path: Path) -> None:
-    with raises("no-such-model"):
-        resolve(str(tmp_path / "nothing"))
-    with raises("no-such-model"):
-        resolve("nobody/no-such-model")
-    with raises("model-without-config"):
-        TransformerEncoder.load(tmp_path)
-
-
-def test_unknown_contract_fields_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "encoder.json").write_text('{"pooling": "mean", "telepathy": true}')
-    with raises("json-unknown-field", path="encoder.json"):
-        read_contract(tmp_path)
-    (tmp_path / "encoder.json").write_text("{")
-    with raises("not-json", path="encoder.json"):
-        read_contract(tmp_path)
 
 
 def test_distillation_heads_are_returned_in_training_only_and_never_saved(tiny_bert: Path, tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.runs import read_run
+from hybrid_cli.runs import Run, read_run
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
+from hybrid_cli.stages.search import search
 from hybrid_cli.storage import SCHEMAS, Kind
 from hybrid_cli.training.labels import Hits, MatrixTeacher, RunTeacher, labelled, shard_path, write_shard
 
@@ -185,6 +186,33 @@ def test_a_run_gives_the_labels_of_its_index(tiny: Path, bm25: Path, tmp_path: P
 def retriever(tiny: Path, bm25: Path, tiny_bert: Path) -> Path:
     dense = encode(tiny, model=str(tiny_bert), output=bm25.with_name("dense"))
     return compose([bm25, dense], method="minmax", output=bm25.with_name("retriever"))
+
+
+def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tmp_path: Path) -> None:
+    run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
+    found = labels_of(tiny, tmp_path / "by-index", index=retriever, split="test", depth=3)
+    assert found.equals(labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=3))
+
+
+def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
+    tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = collections.read_queries(collections.queries_path(tiny, "test"))
+    hits = open_bm25(bm25).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
+    run = write_run(tmp_path / "run.parquet", hits.rows())
+    monkeypatch.setattr(Run, "held", lambda self: pytest.fail("hits are held in memory"))
+    found = labels_of(tiny, tmp_path / "labels", run=run, split="test")
+    assert found["qid"].to_list() == hits["qid"].unique(maintain_order=True).to_list()
+    assert found.select("qid", docid="docids").explode("docid").equals(hits.select("qid", "docid"))
+
+
+def test_max_queries_draws_from_all_queries(tiny: Path, bm25: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"index": bm25, "queries_from": "all"}
+    whole = labels_of(tiny, tmp_path / "whole", **how)
+    parts = [labels_of(tiny, tmp_path / f"part{seed}", **how, max_queries=5, seed=seed) for seed in (1, 2)]
+    assert all(len(part) == 5 and len(part.join(whole, on=whole.columns)) == 5 for part in parts)
+    assert not parts[0].equals(parts[1])
+    assert not any(part.equals(whole.head(5)) for part in parts)
 
 
 @pytest.mark.parametrize("options", [{"max_queries": 7}, {"queries_from": "cropped"}], ids=str)

@@ -13,12 +13,13 @@ import pytest
 import torch
 from causal_models import DECODERS, TEXTS, write_causal
 from command import raises
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import open_encoder
+from hybrid_cli.encoders.options import LoraOptions
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
@@ -28,6 +29,9 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.stages.train_sparse import train_sparse
+from hybrid_cli.training import dense
+from hybrid_cli.training.options import Start
+from hybrid_cli.training.start import load_start
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -108,11 +112,8 @@ def test_sentence_transformers_opens_the_encoder(made: Path, tiny_bert: Path, tm
     assert {name.split(".")[-3] for name in weights(out)} == {"query", "value"}
 
 
-@pytest.mark.parametrize("architecture", ["splade"])
-def test_a_sparse_encoder_has_an_adapter_and_its_head(
-    made: Path, tiny: Path, tiny_bert: Path, architecture: Any, tmp_path: Path
-) -> None:
-    plan = {**PLAN, "model": str(tiny_bert), "architecture": architecture}
+def test_a_sparse_encoder_has_an_adapter_and_its_head(made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "model": str(tiny_bert), "architecture": "splade"}
     del plan["loss"]
     out = train_sparse(made / "train.parquet", output=tmp_path / "out", **plan)
     vectors = SparseEncoder.load(out).encode_documents(TITLES, TEXTS)
@@ -123,11 +124,8 @@ def test_a_sparse_encoder_has_an_adapter_and_its_head(
     search(tiny, index=index, query="salt", hits=2)
 
 
-@pytest.mark.parametrize("model", ["llama"])
-def test_a_reranker_has_an_adapter_and_its_head(
-    made: Path, models: dict[str, Path], model: str, tmp_path: Path
-) -> None:
-    plan = {**PLAN, "model": str(models.get(model, model)), "max_steps": 2}
+def test_a_reranker_has_an_adapter_and_its_head(made: Path, models: dict[str, Path], tmp_path: Path) -> None:
+    plan = {**PLAN, "model": str(models["llama"]), "max_steps": 2}
     del plan["loss"]
     out = train_reranker(made / "train.parquet", output=tmp_path / "out", **plan)
     pairs = pl.DataFrame({"query": ["why do tides rise?"] * 3, "title": TITLES, "text": TEXTS})
@@ -137,6 +135,38 @@ def test_a_reranker_has_an_adapter_and_its_head(
     merged = convert_checkpoint(out, tmp_path / "merged", merge=True)
     np.testing.assert_allclose(CrossEncoder.load(merged).scores(pairs)[0], scores, atol=1e-5)
     rerank(made / "bm25.parquet", model=str(out), dtype="fp32", output=tmp_path / "run.parquet")
+
+
+def test_a_base_in_bf16_trains_the_same_adapter(
+    made: Path, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast would cast its frozen layers in every call."""
+    plan = {**PLAN, "model": str(models["qwen3"]), "pooling": "last", "precision": "bf16"}
+    plan |= {"dev": made / "train.parquet", "eval_steps": 2}
+    ours = weights(train_dense(made / "train.parquet", output=tmp_path / "bf16", **plan))
+    monkeypatch.setattr(dense, "cast_base", lambda model, precision: None)
+    theirs = weights(train_dense(made / "train.parquet", output=tmp_path / "fp32", **plan))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def test_an_index_is_searched_with_its_own_adapter_only(tiny: Path, adapted: Path, tmp_path: Path) -> None:
+    index = encode(tiny, model=str(adapted), dtype="fp32", output=tmp_path / "index")
+    assert len(search(tiny, index=index, query="salt", hits=2)) == 2
+    other, state = copied(adapted, tmp_path / "other"), weights(adapted)
+    save_file({name: value + 1 for name, value in state.items()}, other / "adapter_model.safetensors", {"format": "pt"})
+    with raises("other-encoder"):
+        search(tiny, index=index, query="salt", model=str(other))
+
+
+def test_only_the_adapter_and_the_projection_are_trained(tiny_bert: Path) -> None:
+    class Both(LoraOptions, Start):
+        pass
+
+    encoder = load_start(str(tiny_bert), "cpu", Both(lora_r=2), dim=8)
+    trained = {name for name, weight in encoder.named_parameters() if weight.requires_grad}
+    assert all("lora_" in name or "projection" in name for name in trained)
+    assert any("projection" in name for name in trained)
 
 
 def test_another_base_model_is_refused_in_one_line(

@@ -240,6 +240,13 @@ def test_orthogonality_is_the_mean_over_queries_and_over_all_documents(seed: int
     assert orthogonality(vectors, weight)["orthogonality"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("objective", [nll, residual_margin])
+def test_losses_add_up(objective: Any) -> None:
+    vectors = random_vectors(1)
+    both = losses.sum_objectives(objective, orthogonality)(vectors)
+    assert both == {**objective(vectors), **orthogonality(vectors)}
+
+
 def test_no_gradient_reaches_the_lexical_vectors() -> None:
     vectors = random_vectors(0)
     for vector in (vectors.queries, vectors.lexical_queries, vectors.lexical_documents):
@@ -271,6 +278,28 @@ def test_bpr_of_the_golden_codes() -> None:
     terms = bpr(vectors)
     assert terms["candidates"].item() == pytest.approx(0.091401, abs=3e-6)
     reranked = functional.cross_entropy(query @ torch.tanh(documents[0]).T, torch.tensor([0]))
+    assert set(vectors.recorded) == {"active_share", "candidates_active_share"}
+    assert terms["rerank"].item() == pytest.approx(reranked.item())
+
+
+def test_relaxed_codes_of_unit_vectors_approach_the_signs() -> None:
+    """After 120 steps, the length of the study in studies/lite.md."""
+    vectors = functional.normalize(torch.randn(200, 384, generator=torch.Generator().manual_seed(0)), dim=-1)
+    codes = relaxed_signs(vectors, 120, unit=True)
+    assert codes.abs().mean() > 0.8
+    assert torch.equal(codes.sign(), vectors.sign())
+    assert relaxed_signs(vectors, 120).abs().mean() < 0.2  # without the factor, codes are nearly linear
+
+
+def test_bpr_of_unit_vectors_rescales_the_codes_and_not_the_query_that_reranks() -> None:
+    generator = torch.Generator().manual_seed(1)
+    queries = functional.normalize(torch.randn(3, 9, generator=generator), dim=-1)
+    documents = functional.normalize(torch.randn(3, 2, 9, generator=generator), dim=-1)
+    unit = LossInputs(queries, documents, torch.zeros(3, 2), torch.ones(3, 6, dtype=torch.bool), step=20)
+    terms, long = bpr(unit, unit=True), bpr(replace(unit, queries=3 * queries, documents=3 * documents))
+    assert terms["candidates"].item() == pytest.approx(long["candidates"].item())
+    codes = torch.tanh(3 * documents.flatten(0, 1) * 3**0.5)
+    reranked = functional.cross_entropy(queries @ codes.T, torch.tensor([0, 2, 4]))
     assert terms["rerank"].item() == pytest.approx(reranked.item())
 
 

@@ -172,6 +172,12 @@ def test_english_without_java_splits_texts_as_lucene_does() -> None:
     assert english.analyze(texts) == Analyzer().analyze(texts)
 
 
+def test_the_stop_words_are_those_of_lucene() -> None:
+    theirs = jvm.java_class("org.apache.lucene.analysis.en.EnglishAnalyzer").ENGLISH_STOP_WORDS_SET
+    found = {bytes(chars).decode() if isinstance(chars, bytes) else "".join(chars) for chars in theirs.toArray()}
+    assert found == english.STOP_WORDS
+
+
 def kernels_of(texts: list[str]) -> list[list[str]]:
     """Return the tokens that index-bm25 counts in English."""
     numbers = EnglishNumbers()

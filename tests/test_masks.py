@@ -122,6 +122,11 @@ def test_consecutive_spans_are_the_text(sizes: list[int], room: int) -> None:
         assert len(span.ids) + after.starts[1] > room, "the next word would fit"
 
 
+def test_a_word_longer_than_the_room_is_truncated() -> None:
+    spans = list(consecutive(text_of([2, 9, 1]), 4))
+    assert [span.ids.tolist() for span in spans] == [[0, 1], [2, 3, 4, 5], [11]]
+
+
 @given(WORD_SIZES.filter(lambda sizes: len(sizes) > 1), ROOM, st.integers(0, 99))
 def test_two_spans_are_disjoint(sizes: list[int], room: int, seed: int) -> None:
     text = text_of(sizes)
@@ -131,6 +136,15 @@ def test_two_spans_are_disjoint(sizes: list[int], room: int, seed: int) -> None:
     assert first.ids[-1] < second.ids[0]
     assert is_cut_between_words(first, text)
     assert is_cut_between_words(second, text)
+
+
+def test_two_spans_of_a_long_text_fill_their_room_at_random_positions() -> None:
+    text = text_of([1] * 1000)
+    draws = [two(text, 50, np.random.default_rng(seed)) for seed in range(40)]
+    assert {len(span.ids) for pair in draws for span in pair} == {50}
+    assert len({int(first.ids[0]) for first, _ in draws}) > 30
+    again = two(text, 50, np.random.default_rng(7))
+    assert [span.ids.tolist() for span in again] == [span.ids.tolist() for span in draws[7]]
 
 
 @pytest.mark.parametrize("sizes", [[], [3]])

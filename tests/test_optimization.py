@@ -218,6 +218,41 @@ def test_callbacks_see_every_step_validation_epoch_and_checkpoint(tmp_path: Path
     assert seen == state.curve
 
 
+class WithScalar:
+    """A linear model whose gradient is the same in each step, and a scalar whose gradients are given."""
+
+    precision = torch.float32
+
+    def __init__(self, gradients: Sequence[float]):
+        self.model: Any = nn.Module()
+        self.model.weights = nn.Parameter(torch.ones(3))
+        if gradients:
+            self.model.scalar = nn.Parameter(torch.ones(()))
+        self.gradients = gradients
+
+    def backward(self, batch: int, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
+        loss = (self.model.weights * torch.tensor([3.0, 4.0, 12.0])).sum()
+        if self.gradients:
+            loss = loss + self.gradients[batch] * self.model.scalar
+        scale(loss).backward()
+        return {"loss": loss.detach()}
+
+
+def test_the_gradient_of_a_scalar_does_not_change_the_steps_of_the_model_and_a_scalar_does_not_decay() -> None:
+    """The learned weight has a gradient hundreds of times larger than the encoder's, which clipping would shrink."""
+    models = []
+    for gradients in ([], [1000.0, 1.0, 50.0]):
+        learner = WithScalar(gradients)
+        trainer = loop.Trainer(learner, Optimization(learning_rate=0.01, weight_decay=0.1))
+        for number in range(3):
+            trainer.step(iter([number]), number)
+        models.append(learner.model)
+    assert models[0].weights.equal(models[1].weights)
+    learner = WithScalar([0.0])
+    loop.Trainer(learner, Optimization(learning_rate=0.01, weight_decay=0.5)).step(iter([0]))
+    assert learner.model.scalar.item() == 1
+
+
 def test_values_read_late_are_the_same_in_the_same_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, late = Record(), Record()
     now = train(job(Line()), PLAN, tmp_path / "now", [first])

@@ -25,11 +25,11 @@ from hybrid_cli.storage import MANIFEST, Kind, layout
 
 DATA = Path(__file__).parent / "data" / "wordnet"
 ATTACK = "synonym-adversary"
+ENGINES = ("matrix", "lucene")
 
 
 def attacked(source: Path, output: Path, wordnet: Path = DATA, seed: int = 0) -> dict[str, str]:
-    path = perturb(source, split="test", attacks=[ATTACK], output=output, wordnet=wordnet, seed=seed)
-    return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
+    return texts(perturb(source, split="test", attacks=[ATTACK], output=output, wordnet=wordnet, seed=seed))
 
 
 def with_queries(tiny: Path, folder: Path, queries: pl.DataFrame) -> Path:
@@ -85,14 +85,20 @@ def test_a_query_is_independent_of_the_others(tiny: Path, tmp_path: Path, order:
         assert again == {qid: found[qid] for qid in queries["qid"]}
 
 
-def shuffled(source: Path, output: Path, seed: int = 0) -> dict[str, str]:
-    path = perturb(source, split="test", attacks=["shuffle"], output=output, seed=seed)
-    return dict(pl.read_parquet(path).select("qid", "text").iter_rows())
+def test_documents_of_grade_0_are_not_relevant(tiny: Path, tmp_path: Path) -> None:
+    """`moon landing`, which contains `moon`, is judged 0 for query 001."""
+    source = with_queries(tiny, tmp_path / "collection", pl.read_parquet(tiny / "queries.test.parquet"))
+    qrels = pl.read_parquet(tiny / "qrels.test.parquet").filter(pl.col("docid") != "007")
+    qrels.write_parquet(source / "qrels.test.parquet")
+    assert attacked(source, tmp_path / "a.parquet")["001"] == "what does the moon do to the oceans"
 
 
-@pytest.mark.parametrize("engine", ["matrix", "lucene"])
-def test_bm25_runs_of_shuffled_queries_are_bit_identical(tiny: Path, tmp_path: Path, engine: Engine) -> None:
-    shuffled(tiny, tmp_path / "shuffled.parquet")
+@pytest.mark.parametrize(("attack", "engine"), [(a, e) for a in ("shuffle", "word-order-swap") for e in ENGINES])
+def test_bm25_runs_of_queries_in_another_order_are_bit_identical(
+    tiny: Path, tmp_path: Path, attack: str, engine: Engine
+) -> None:
+    perturb(tiny, split="test", attacks=[attack], output=tmp_path / "shuffled.parquet")
+    assert texts(tmp_path / "shuffled.parquet") != texts(tiny / "queries.test.parquet")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     index = tmp_path / "bm25"
     for name, queries in (("before", tiny), ("after", tmp_path / "shuffled.parquet")):
@@ -103,7 +109,6 @@ def test_bm25_runs_of_shuffled_queries_are_bit_identical(tiny: Path, tmp_path: P
     assert before.equals(after)
 
 
-SMALL = Path(__file__).parent / "data" / "wordnet"
 LOCAL: list[str] = ["char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion"]
 
 
@@ -118,7 +123,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_path: Path) -> None:
-    folder = perturb(tiny, split="test", attacks=["lite"], output=tmp_path / "q", wordnet=SMALL)
+    folder = perturb(tiny, split="test", attacks=["lite"], output=tmp_path / "q", wordnet=DATA)
     assert {file.name for file in folder.iterdir()} == {
         MANIFEST,
         layout.ATTACKS,
@@ -137,6 +142,8 @@ def test_the_folder_contains_a_file_per_attack_and_meta_json(tiny: Path, tmp_pat
         assert meta["attacks"][name]["unchanged_rate"] == pytest.approx(same / len(before))
         assert meta["attacks"][name]["options"] == {"attack": name, "word_fraction": 0.1, "seed": 0}
     assert "--translation THERE BACK" in meta["skipped"]["back-translation"]
+    alone = perturb(tiny, split="test", attacks=["char-swap"], output=tmp_path / "one" / "char-swap.parquet")
+    assert (folder / "char-swap.parquet").read_bytes() == alone.read_bytes(), "each file names its own inputs"
 
 
 def test_attacks_without_their_resources_are_skipped(tiny: Path, tmp_path: Path, bare: None, notices: Notices) -> None:
@@ -164,20 +171,20 @@ def test_without_wordnet_synonyms_come_from_our_own_table(
 
 def test_files_are_bit_identical_in_another_process_and_for_parts_of_the_queries(tiny: Path, tmp_path: Path) -> None:
     """Two halves of the queries, in another order, give the same texts as all queries."""
-    whole = perturb(tiny, split="test", attacks=LOCAL, output=tmp_path / "whole", wordnet=SMALL)
+    whole = perturb(tiny, split="test", attacks=LOCAL, output=tmp_path / "whole", wordnet=DATA)
     code = (
         "import sys; from hybrid_cli.stages.perturb import perturb\n"
         "perturb(sys.argv[1], split='test', attacks=sys.argv[4].split(','), output=sys.argv[2], "
         "wordnet=sys.argv[3])"
     )
-    arguments = [str(tiny), str(tmp_path / "again"), str(SMALL), ",".join(LOCAL)]
+    arguments = [str(tiny), str(tmp_path / "again"), str(DATA), ",".join(LOCAL)]
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
     queries = pl.read_parquet(tiny / "queries.test.parquet").reverse()
     parts = []
     for number, part in enumerate((queries[::2], queries[1::2])):
         part.write_parquet(tmp_path / f"part-{number}.parquet")
         parts.append(
-            perturb(tmp_path / f"part-{number}.parquet", attacks=LOCAL, output=tmp_path / str(number), wordnet=SMALL)
+            perturb(tmp_path / f"part-{number}.parquet", attacks=LOCAL, output=tmp_path / str(number), wordnet=DATA)
         )
     for name in LOCAL:
         file = f"{name}.parquet"

@@ -253,26 +253,3 @@ def test_weights_of_an_unknown_part_are_refused_by_name(tiny_bert: Path, tmp_pat
     save_file({**weights, foreign: torch.zeros(2)}, tmp_path / "model" / WEIGHTS, metadata={"format": "pt"})
     with raises("unknown-weights"):
         TransformerEncoder.load(tmp_path / "model")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ance", "weights have the form 'plain'; the preset needs 'ance or pyserini-ance'"),
-        ("dpr", "the preset needs 'dpr-question and dpr-context or dpr-original or dpr-scale'"),
-        ("bge-m3", "a bert model; needs xlm-roberta"),
-        ("gtr", "a bert model; needs t5"),
-    ],
-)
-def test_a_preset_that_does_not_fit_the_checkpoint_is_refused(tiny_bert: Path, name: str, message: str) -> None:
-    with raises("other-preset", option="preset", path="tiny_bert0"):
-        preset_fields(name, tiny_bert)
-
-
-def test_a_preset_of_an_encoder_with_its_own_contract_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
-    TransformerEncoder.load(tiny_bert).save(tmp_path / "own")
-    with raises("option-does-not-apply", option="preset"):
-        preset_fields("bge", tmp_path / "own")
-    chain(tmp_path / "dense", tiny_bert, "mean", Dense(16, 8), Normalize())
-    with raises("other-preset"):
-        preset_fields("e5", tmp_path / "dense")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from command import Notices
+from safetensors.torch import load_file
 from small_artifacts import write_corpus
+from trainings import curve
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from hybrid_cli import storage
+from hybrid_cli import artifacts
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -39,25 +41,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.parquet", texts)
 
 
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file except the manifest, which records the duration."""
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != storage.MANIFEST]
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
-def curve_of(folder: Path, name: str) -> list[float]:
-    return pl.read_parquet(folder / "curve.parquet").filter(name=name)["value"].to_list()
-
-
-@BOTH
-def test_the_same_seed_gives_the_same_bytes(corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool) -> None:
-    plan = {**PLAN, "cocondenser": cocondenser, "max_steps": 3}
-    a, b = (pretrain(corpus, output=tmp_path / name, model=str(tiny_bert), **plan) for name in "ab")
-    assert bytes_of(a) == bytes_of(b)
-    c = pretrain(corpus, output=tmp_path / "c", model=str(tiny_bert), **plan, seed=1)
-    assert bytes_of(a)["model.safetensors"] != bytes_of(c)["model.safetensors"]
-
-
 @BOTH
 def test_training_lowers_the_loss_of_held_out_documents(
     corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
@@ -65,7 +48,7 @@ def test_training_lowers_the_loss_of_held_out_documents(
     plan = {**PLAN, "cocondenser": cocondenser, "epochs": 9, "max_steps": 30, "learning_rate": 3e-2}
     out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
     for name in ["mlm", "condenser_mlm"] if cocondenser else ["mlm"]:
-        held_out, trained = curve_of(out, f"held_out_{name}"), curve_of(out, name)
+        held_out, trained = curve(out, f"held_out_{name}"), curve(out, name)
         assert len(held_out) == 11, "before the training, and ten times"
         assert np.mean(trained[-5:]) < np.mean(trained[:5]) - 2
         assert held_out[-1] < held_out[0] - 2
@@ -106,7 +89,7 @@ def test_a_second_pretraining_continues_with_the_heads_of_the_first(
     assert not notices.says("new-head")
     assert notices.says("condenser-head", path=first) == cocondenser
     for name in ["mlm", "condenser_mlm"] if cocondenser else ["mlm"]:
-        before, after = curve_of(first, f"held_out_{name}"), curve_of(second, f"held_out_{name}")
+        before, after = curve(first, f"held_out_{name}"), curve(second, f"held_out_{name}")
         assert after[0] == pytest.approx(before[-1], abs=1e-5)
 
 
@@ -122,3 +105,15 @@ def test_train_dense_starts_from_the_output(
     trained = train_dense(examples, output=tmp_path / "dense", model=str(out), max_steps=1, tied=False)
     assert TransformerEncoder.load(trained).contract == replace(read_contract(out), tied=False)
     assert notices.says("heads-skipped", path=out)
+
+
+@BOTH
+def test_the_first_layers_are_pretrained_in_accumulated_batches(
+    corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
+) -> None:
+    plan = {**PLAN, "layers": 1, "max_steps": 4, "accumulate": 3, "batch_size": 2, "cocondenser": cocondenser}
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**plan, "precision": "bf16"})
+    assert artifacts.read_manifest(out).counts["steps"] == 4
+    assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
+    assert not [name for name in load_file(out / "model.safetensors") if "layer.1." in name]
+    assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()

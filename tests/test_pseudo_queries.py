@@ -96,6 +96,12 @@ def test_a_random_sentence_is_removed_once(tmp_path: Path) -> None:
     assert 2 < len(drawn) <= len(sentences)
 
 
+def test_the_first_sentence_is_removed_once(tmp_path: Path) -> None:
+    query, rest = only_cut(tmp_path, "first-sentence", f"  The first\nsentence is here. {REST}. And  one more.")
+    assert query == "The first sentence is here."
+    assert rest == f"{REST}. And  one more."
+
+
 def test_a_sentence_that_occurs_twice_is_not_used(tmp_path: Path) -> None:
     folder = beir(tmp_path / "beir", ("d", "", f"This one is repeated. {REST}. This one is repeated."))
     with raises("no-queries", option="pseudo_queries", value="first-sentence"):
@@ -109,6 +115,13 @@ def test_a_sentence_that_occurs_twice_is_not_used(tmp_path: Path) -> None:
 def test_headings_of_several_formats(tmp_path: Path, heading: str) -> None:
     query, rest = only_cut(tmp_path, "heading", f"An introduction.\n\n{heading}\n\n{REST}.")
     assert (query, rest) == ("Removing files", f"An introduction.\n{REST}.")
+
+
+def test_headings_of_many_documents_are_not_drawn(tmp_path: Path) -> None:
+    documents = [(f"d{n}", "", f"# Parameters\n{REST}.\n# Subject {n}\nMore.") for n in range(11)]
+    made = pseudo(beir(tmp_path / "beir", *documents, ("x", "", f"# Parameters\n{REST}.")), "heading")
+    assert {text for text, _ in queries_of(made).values()} == {f"Subject {n}" for n in range(11)}
+    assert counts_of(made)["pseudo_queries"]["left_out"] == {"only headings of over 10 documents": 1}
 
 
 def test_documents_with_equal_texts_are_relevant_for_one_query(tmp_path: Path) -> None:

@@ -172,6 +172,27 @@ def model(saved: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(saved[name], tmp_path / "model"))
 
 
+EARLIER: dict[str, dict[str, Any]] = {  # files of earlier versions
+    SETTINGS: {"max_seq_length": 10, "model_args": {"add_pooling_layer": False}, "config_args": {"revision": "main"}},
+    "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_cls_token": True},
+    "sentence_roberta_config.json": {"max_seq_length": 9, "do_lower_case": False},
+}
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_files_of_earlier_versions_are_read(model: Callable[[str], Path], name: str) -> None:
+    folder = model("dense")
+    if "roberta" in name:
+        (folder / SETTINGS).unlink()
+    (folder / name).write_text(json.dumps(EARLIER[name]))
+    assert compare(folder).describe()["doc_max_len"] == EARLIER[name].get("max_seq_length", 512)
+
+
+def test_the_maximum_length_of_a_reranker_is_that_of_its_settings(model: Callable[[str], Path]) -> None:
+    edit((folder := model("reranker")) / SETTINGS, max_seq_length=40)
+    assert load_reranker(folder).input.max_length == 40  # type: ignore[attr-defined]
+
+
 def test_a_declared_cosine_is_honoured(tiny_bert: Path, tmp_path: Path) -> None:
     plain(tiny_bert, truncate_dim=5, similarity_fn_name="cosine").save(str(tmp_path / "model"))
     theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")

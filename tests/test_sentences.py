@@ -35,19 +35,13 @@ def drawn(corpus: Path, selection: QueriesFrom, seed: int = 42, at_once: int = 1
     return pl.concat(Sentences(corpus, selection, seed, **options).blocks(at_once))
 
 
-@pytest.mark.parametrize(
-    ("sentences", "expected"),
-    [
-        (1, [1, 1, 1, 1, 1, 1]),
-        (3, [2, 1, 1, 1, 1, 1]),
-        (5, [4, 2, 1, 1, 1, 1]),
-        (6, [5, 2, 2, 1, 1, 1]),
-        (9, [8, 4, 3, 2, 2, 1]),
-        (10, [8, 4, 3, 2, 2, 1]),
-    ],
-)
-def test_the_golden_quotas_are_drawn(tmp_path: Path, sentences: int, expected: list[int]) -> None:
+QUOTAS = {1: "111111", 3: "211111", 5: "421111", 6: "522111", 9: "843221", 10: "843221"}  # of six passages
+
+
+@pytest.mark.parametrize("sentences", QUOTAS)
+def test_the_golden_quotas_are_drawn(tmp_path: Path, sentences: int) -> None:
     """Two titles with alternating passages."""
+    expected = list(map(int, QUOTAS[sentences]))
     assert [quota(sentences, position) for position in range(6)] == expected
     rows = [(f"{title}{n}", title, passage(sentences)) for n in range(6) for title in ("A", "B")]
     found = drawn(corpus_of(tmp_path / "corpus.parquet", rows), "sampled")
@@ -55,6 +49,31 @@ def test_the_golden_quotas_are_drawn(tmp_path: Path, sentences: int, expected: l
     assert [counts[f"A{n}"] for n in range(6)] == [counts[f"B{n}"] for n in range(6)] == expected
     assert found["text"].is_in([sentence + "." for sentence in passage(sentences).rstrip(".").split(". ")]).all()
     assert found["qid"].is_unique().all()
+
+
+def test_a_quota_is_at_most_the_number_of_sentences() -> None:
+    assert [quota(0, position) for position in range(4)] == [0, 0, 0, 0]
+    assert all(1 <= quota(n, position) <= n for n in range(1, 50) for position in range(50))
+
+
+def test_documents_without_a_title_have_quotas_of_their_own(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.parquet", [passage(5, "foxes"), passage(5, "hares")])
+    assert drawn(corpus, "sampled").group_by("source", maintain_order=True).len()["len"].to_list() == [4, 4]
+
+
+@pytest.mark.parametrize("selection", ["all", "sampled", "cropped"])
+def test_the_count_is_the_number_of_queries(tiny: Path, selection: QueriesFrom) -> None:
+    sentences = Sentences(tiny, selection, 7)
+    found = pl.concat(sentences.blocks())
+    assert sentences.count()["queries"] == len(found) > 0
+    assert found["row"].to_list() == sorted(found["row"])
+
+
+def test_crops_have_the_lengths_of_questions_but_at_least_three_words(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.parquet", [passage(10)] * 30)
+    assert set(word_counts(drawn(corpus, "cropped", lengths=[1, 5, 400])["text"])) == {3, 5, 9}
+    assert set(word_counts(drawn(corpus, "cropped")["text"])) == set(range(3, 10))
+    assert not drawn(corpus, "sampled", 1).equals(drawn(corpus, "sampled", 2)), "another seed draws others"
 
 
 def test_all_sentences_are_in_order_with_white_space_folded(tmp_path: Path) -> None:

@@ -8,11 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from command import Refusal, raises, refusal
-from tiny_collection import (
-    corpus_of,
-    counts_of,
-    write_lines,
-)
+from tiny_collection import corpus_of, counts_of, write_lines
 
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds
@@ -39,15 +35,9 @@ def test_triples_become_judgments_of_their_positives(tmp_path: Path) -> None:
     ("rows", "problem"),
     [
         (["D1\tA title\tIts body"], refusal("other-width", line=1, found=3)),
-        (
-            ["2\tplain", "1\thello\tworld"],
-            refusal("other-width", line=2, found=3, expected=2),
-        ),
+        (["2\tplain", "1\thello\tworld"], refusal("other-width", line=2, found=3, expected=2)),
         (["1\tu\tt\tbody", "2\tplain"], refusal("other-width", line=2, found=2, expected=4)),
-        (
-            ["pid\tpassage", "1\tone"],
-            refusal("has-header", line=1),
-        ),
+        (["pid\tpassage", "1\tone"], refusal("has-header", line=1)),
     ],
 )
 def test_msmarco_texts_are_read_whole_or_refused(tmp_path: Path, rows: list[str], problem: str | Refusal) -> None:
@@ -175,18 +165,12 @@ def test_an_array_is_read_in_chunks_of_any_size(tmp_path: Path, chunk: int) -> N
 @pytest.mark.parametrize(
     ("text", "code", "line"),
     [
-        ('[{"a": 1}, {"a":', "not-json", 2),
-        ('[{"a": 1}', "not-json", 2),
-        ('[{"a": 1} {"a": 1}]', "not-json", 2),
-        ('[{"a": 1}]\n[{"a": 2}]', "not-json", 1),
-        ('[{"a": 1}, 5]', "not-an-object", 2),
-        ('{"a": 1}\n5', "not-an-object", 2),
-        ('{\n"a": 1}\n5', "not-an-object", 2),
-        ('{"a": 1}\n{"a"', "not-json", 2),
-        ('{"a": 1,\n"b" 2}', "not-json", 1),
-        ('{"a": nil}', "not-json", 1),
+        ('[{"a": 1}, {"a":', "not-json", 2), ('[{"a": 1}', "not-json", 2), ('[{"a": 1} {"a": 1}]', "not-json", 2),
+        ('[{"a": 1}]\n[{"a": 2}]', "not-json", 1), ('[{"a": 1}, 5]', "not-an-object", 2),
+        ('{"a": 1}\n5', "not-an-object", 2), ('{\n"a": 1}\n5', "not-an-object", 2), ('{"a": 1}\n{"a"', "not-json", 2),
+        ('{"a": 1,\n"b" 2}', "not-json", 1), ('{"a": nil}', "not-json", 1),
     ],
-)
+)  # fmt: skip
 def test_invalid_json_is_reported_with_its_record(tmp_path: Path, text: str, code: str, line: int) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError) as caught:

@@ -37,8 +37,7 @@ from transformers import (
 )
 
 from hybrid_cli import artifacts
-from hybrid_cli.encoders.contract import PRESETS, preset_fields
-from hybrid_cli.encoders.models import open_encoder
+from hybrid_cli.encoders.contract import PRESETS
 from hybrid_cli.encoders.sparse import LiteralTerms, SparseEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import LazyAnalyzer
@@ -156,16 +155,6 @@ def test_other_checkpoints_are_refused(
         SparseEncoder.load(folder, architecture="unicoil", device="cpu")
 
 
-def test_without_its_architecture_the_option_is_named(models: dict[Any, Path]) -> None:
-    with raises("other-kind", path="unicoil", kind="unicoil"):
-        open_encoder(models["unicoil"])
-
-
-def test_a_plain_transformer_has_no_head_to_search_with(tiny_bert: Path) -> None:
-    with raises("missing-weights"):
-        SparseEncoder.load(tiny_bert, architecture="splade", device="cpu")
-
-
 def write_published(folder: Path, kind: type[PreTrainedModel], settings: type[PretrainedConfig], **more: Any) -> Path:
     """Write a tiny random checkpoint of a class of transformers."""
     torch.manual_seed(1)
@@ -241,13 +230,6 @@ def test_a_preset_gives_a_plain_checkpoint_its_published_form(
         query_max_len=contract["query_max_len"], doc_max_len=contract["doc_max_len"],
     )  # fmt: skip
     assert artifacts.read_manifest(by_hand).counts["encoder"] == artifacts.read_manifest(index).counts["encoder"]
-
-
-def test_presets_of_sparse_encoders_are_refused_elsewhere(models: dict[Any, Path]) -> None:
-    with raises("other-preset"):
-        preset_fields("splade", models["splade"])
-    with raises("other-preset"):
-        preset_fields("opensearch-v3", models["splade"], sparse=True)
 
 
 def test_much_truncated_text_is_a_warning(

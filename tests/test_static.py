@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,14 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import artifacts
-from hybrid_cli.artifacts.opening import open_bm25, open_dense
+from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.search import search
-from hybrid_cli.stages.update import update
 
 TITLES, TEXTS = [title for _, title, _ in TINY_DOCUMENTS], [text for _, _, text in TINY_DOCUMENTS]
 QUERIES = ["what does the moon do to the oceans", "oxygen oxygen blood", "to be or not to be", "", "zyzzyva"]
@@ -77,46 +72,9 @@ def test_the_word_order_does_not_matter(tiny_lambda: Path, words: list[str]) -> 
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
-def test_a_damaged_folder_and_options_of_other_encoders_are_refused(tiny_lambda: Path, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused(tiny_lambda: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_lambda, damaged)
     (damaged / "tables.safetensors").unlink()
     with raises("damaged", path="damaged"):
         open_encoder(damaged)
-    with raises("option-does-not-apply", option="weight"):
-        open_encoder(tiny_lambda, overrides={"weight": 4.0})
-    with raises("transformer-option", path="lambda", kind="static"):
-        open_encoder(tiny_lambda, overrides={"query_max_len": 9})
-
-
-def test_options_of_a_transformer_are_refused_for_a_static_encoder(
-    tiny: Path, tiny_lambda: Path, tmp_path: Path
-) -> None:
-    options: dict[str, Any]
-    vectors = tmp_path / "v.npy"
-    np.save(vectors, np.zeros((12, 16), np.float32))
-    for options in (
-        {"dtype": "bf16"},
-        {"dtype": "auto"},
-        {"batch_tokens": 5},
-        {"device": "cpu"},
-        {"device": "auto", "truncate_dim": 4},
-        {"dtype": "bf16", "from_vectors": vectors},
-        {"device": "cpu", "from_vectors": vectors},
-    ):
-        with raises("option-does-not-apply"):
-            encode(tiny, model=str(tiny_lambda), output=tmp_path / "no", **options)
-    index = encode(tiny, model=str(tiny_lambda), output=tmp_path / "index")
-    np.save(vectors, open_dense(index).vectors_of(np.arange(12)))
-    imported = encode(tiny, model=str(tiny_lambda), from_vectors=vectors, output=tmp_path / "imported")
-    for made in (index, imported):
-        assert "dtype" not in artifacts.read_manifest(made).options
-    with raises("option-does-not-apply", option="device"):
-        search(tiny, split="test", index=index, device="cpu", output=tmp_path / "no.parquet")
-    with raises("option-does-not-apply", option="device"):
-        update(index, add=tiny, device="cpu", output=tmp_path / "no")
-    for options in ({"truncate_dim": 4}, {"concat_with": imported}):
-        with raises("option-does-not-apply", option="device"):
-            encode(index, device="cpu", output=tmp_path / "no", **options)
-    assert encode(index, truncate_dim=4, output=tmp_path / "short").is_dir()
-    assert len(pl.read_parquet(search(tiny, split="test", index=index, output=tmp_path / "run.parquet")))

@@ -17,6 +17,7 @@ from command import Notices, hybrid, raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
 from processes import run as run_code
 from test_train_dense import write_examples
+from trainings import curve, weights
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
@@ -24,6 +25,7 @@ from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.runs import read_run
+from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -37,6 +39,7 @@ from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.losses import LossInputs, kl, margin_mse
 from hybrid_cli.training.options import Sampling
+from hybrid_cli.training.scoring import ScoredExamples
 from hybrid_cli.training.teachers import FrozenEncoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -119,6 +122,14 @@ def test_a_loss_has_the_gradient_of_finite_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAUGHT)
+def test_a_constant_added_to_the_teacher_of_a_query_changes_nothing(name: str) -> None:
+    vectors = taught_vectors()
+    shifted = cast("torch.Tensor", vectors.teacher_scores) + torch.tensor([[3.0], [-8.0], [0.5]])
+    (one,), (other,) = (TAUGHT[name](each).values() for each in (vectors, replace(vectors, teacher_scores=shifted)))
+    assert one.item() == pytest.approx(other.item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", TAUGHT)
 @pytest.mark.parametrize("loss", ["nll", "residual-nll", "residual-margin", "margin"])
 def test_distillation_is_added_to_any_loss(name: Any, loss: str) -> None:
     """A residual loss is taught as the sum with the scorer."""
@@ -165,40 +176,45 @@ def test_a_reranker_scores_all_documents_of_examples(examples: Path, scored: Pat
     assert manifest.input_path("model") == reranker
 
 
+def test_examples_of_earlier_versions_without_the_column_are_scored(
+    examples: Path, scored: Path, reranker: Path, tmp_path: Path
+) -> None:
+    kept = pl.struct(pl.element().struct.field("docid", "title", "text", "lexical_score", "source"))
+    rows = pl.read_parquet(examples).drop("teacher_score").with_columns(pl.col("negatives").list.eval(kept))
+    rows.write_parquet(tmp_path / "old.parquet")
+    with raises("no-scores", path="old.parquet"):
+        Examples(tmp_path / "old.parquet").check_teacher()
+    job = ScoredExamples(Examples(tmp_path / "old.parquet"), tmp_path / "shards", lambda: CrossEncoder.load(reranker))
+    assert job.score() == 72
+    found = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in job.tables()])
+    assert found.select(pl.read_parquet(scored).columns).equals(pl.read_parquet(scored))
+
+
 def test_the_halves_of_the_queries_get_the_scores_of_two_rerankers(
     examples: Path, scored: Path, reranker: Path, tmp_path: Path
 ) -> None:
     """Out-of-fold scores: each half is scored by the reranker of the other half."""
     other = shutil.copytree(reranker, tmp_path / "other")
     (other / "manifest.json").unlink()
-    changed = storage.fingerprint(other)
     config = other / "config.json"
     config.write_text(config.read_text("utf-8").replace("1e-12", "1e-1"), "utf-8")
-    assert storage.fingerprint(other) != changed
     qids = pl.read_parquet(examples)["qid"].unique(maintain_order=True)
     for name, half in (("first", qids[:4]), ("second", qids[4:])):
         pl.DataFrame({"qid": half, "text": ["?"] * len(half)}).write_parquet(tmp_path / f"{name}.parquet")
     how: dict[str, Any] = {"device": "cpu", "dtype": "fp32"}
-    first = rerank(
-        examples, model=str(other), queries=tmp_path / "first.parquet", output=tmp_path / "one.parquet", **how
-    )
+    how["queries"] = tmp_path / "first.parquet"
+    first = rerank(examples, model=str(other), output=tmp_path / "one.parquet", **how)
     with raises("missing-score", query="q4"):
         Examples(first).check_teacher()
-    both = rerank(
-        first, model=str(reranker), queries=tmp_path / "second.parquet", output=tmp_path / "both.parquet", **how
-    )
+    how["queries"] = tmp_path / "second.parquet"
+    both = rerank(first, model=str(reranker), output=tmp_path / "both.parquet", **how)
     Examples(both).check_teacher()
-    assert (
-        (both_scores := documents_of(both))
-        .filter(pl.col("qid").is_in(qids[4:].implode()))
-        .equals(documents_of(scored).filter(pl.col("qid").is_in(qids[4:].implode())))
-    )
-    assert not both_scores.equals(documents_of(scored))
+    found, expected = documents_of(both), documents_of(scored)
+    second = pl.col("qid").is_in(qids[4:].implode())
+    assert found.filter(second).equals(expected.filter(second))
+    assert not found.equals(expected)
     with raises("scored-already"):
-        rerank(both, model=str(reranker), queries=tmp_path / "second.parquet", output=tmp_path / "no.parquet", **how)
-    pl.DataFrame({"qid": ["x"], "text": ["?"]}).write_parquet(tmp_path / "others.parquet")
-    with raises("other-queries", path="train.parquet"):
-        rerank(examples, model=str(other), queries=tmp_path / "others.parquet", output=tmp_path / "no.parquet", **how)
+        rerank(both, model=str(reranker), output=tmp_path / "no.parquet", **how)
 
 
 @pytest.fixture(scope="module")
@@ -225,15 +241,6 @@ def test_mined_examples_store_the_scores_of_a_run(made: Path, run: Path, tmp_pat
     assert artifacts.read_manifest(out).counts["tally"]["random"]["no teacher score"] > 0
     Examples(out).check_teacher()
     assert not documents_of(plain)["teacher_score"].count()
-
-
-def weights(folder: Path) -> bytes:
-    return (folder / layout.WEIGHTS).read_bytes()
-
-
-def curve(folder: Path, name: str) -> list[float]:
-    found: list[float] = pl.read_parquet(folder / layout.CURVE).filter(name=name)["value"].to_list()
-    return found
 
 
 @pytest.mark.parametrize("loss", TAUGHT)
@@ -474,17 +481,28 @@ def test_the_distillation_trains_the_encoder_but_not_the_small_head(
     assert words.grad.any()
 
 
+def test_a_teacher_may_have_more_dimensions_than_the_model_of_the_student(
+    examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """The query encoder maps its 16 values to the 24 of the teacher; the small student drops its wide head."""
+    wide = combine([str(teacher), str(tiny_bert)], output=tmp_path / "wide")
+    settings: dict[str, Any] = {**PLAN_lite, "teacher": str(wide), "model": str(tiny_bert)}
+    pair = distill_lite(examples_lite, output=tmp_path / "pair", queries_only=True, **settings)
+    losses_seen = curve(pair, "distillation")
+    assert losses_seen[-1] < losses_seen[0]
+    settings["model"] = f"{pair}/queries"
+    again = distill_lite(examples_lite, output=tmp_path / "again", queries_only=True, **settings)
+    settings |= {"model": str(tiny_bert), "layers": 1}
+    student = distill_lite(examples_lite, output=tmp_path / "student", **settings, dim=4)
+    assert [open_encoder(folder).dim for folder in (pair, again, student)] == [24, 24, 4]
+    assert not [name for name in names(student / layout.WEIGHTS) if "layer.1." in name]
+
+
 def test_a_query_encoder_searches_the_teachers_index(
     examples_lite: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    query_encoder = distill_lite(
-        examples_lite,
-        output=tmp_path / "query_encoder",
-        teacher=str(teacher),
-        queries_only=True,
-        model=str(tiny_bert),
-        **PLAN_lite,
-    )
+    plan = {**PLAN_lite, "teacher": str(teacher), "model": str(tiny_bert), "queries_only": True}
+    query_encoder = distill_lite(examples_lite, output=tmp_path / "query_encoder", **plan)
     pair, whole = open_encoder(query_encoder), open_encoder(teacher)
     assert pair.dim == 8
     assert "negatives" not in artifacts.read_manifest(query_encoder).options

@@ -82,7 +82,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train_words(model: Path, output: str) -> tuple[Any, ...]:
-    options = ("--max-steps", "6", "--batch-size", "2", "--checkpoint-steps", "2", "--dev", "train.parquet")
+    options: tuple[Any, ...] = ("--max-steps", 6, "--batch-size", 2, "--checkpoint-steps", 2, "--threads", 1)
+    options += ("--dev", "train.parquet")
     return "train-dense", "train.parquet", "--model", model, *options, "--output", output
 
 
@@ -133,6 +134,8 @@ def test_a_tracker_has_every_point_once_also_after_an_interruption(
     calls = json.loads((folder / "calls.json").read_text())
     assert (calls[0][:3], calls[1:]) == (["start", "train-dense", 6], [["step", 5], ["step", 6], ["end"]])
     assert calls[0][3] > 4
+    assert train(tiny_bert, "whole").code == 0
+    assert (folder / "whole/model.safetensors").read_bytes() == (folder / "out/model/model.safetensors").read_bytes()
     expected = points(folder / "out/model")
     assert {("dev_MRR@10", 6), ("nll", 1), ("nll", 6)} <= {(name, step) for step, name, _ in expected}
     assert READERS[tracker](folder / "out/model/tracking", "out-model") == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,38 +17,27 @@ import pytest
 import torch
 from command import raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
-from processes import Started
 from safetensors.torch import load_file, save_file
+from trainings import weights
 
 from hybrid_cli import artifacts, open_encoder, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
+from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import train
 from hybrid_cli.training.batches import Examples, allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
+from hybrid_cli.training.in_memory import examples_table
 from hybrid_cli.training.loop import rate_factor, steps_of
 from hybrid_cli.training.options import Optimization, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-WORDS = [
-    "river",
-    "bank",
-    "loan",
-    "water",
-    "money",
-    "tree",
-    "root",
-    "square",
-    "matrix",
-    "inverse",
-    "plot",
-    "axis",
-    "color",
-]
+WORDS = ["river", "bank", "loan", "water", "money", "tree", "root", "square", "matrix", "inverse", "plot", "axis"]
+WORDS += ["color"]
 PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "precision": "fp32"}
 
 
@@ -64,26 +52,12 @@ def write_examples(path: Path, count: int = 18, seed: int = 0) -> Path:
     for i in range(count):
         text = sentence(rng)
         negatives = [
-            {
-                "docid": f"n{i}-{j}",
-                "title": "",
-                "text": sentence(rng),
-                "lexical_score": float(rng.random() * 9),
-                "source": "bm25",
-            }
+            {"docid": f"n{i}-{j}", "title": "", "text": sentence(rng), "lexical_score": float(rng.random() * 9)}
             for j in range(3)
         ]
-        rows.append(
-            {
-                "qid": f"q{i // 2}",  # every query has two positives
-                "query": " ".join(text.split()[:2]),
-                "docid": f"p{i}",
-                "title": "title" if i % 2 else "",
-                "text": text,
-                "lexical_score": float(rng.random() * 9),
-                "negatives": negatives,
-            }
-        )
+        row = {"qid": f"q{i // 2}", "query": " ".join(text.split()[:2]), "docid": f"p{i}"}  # two positives of a query
+        row |= {"title": "title" if i % 2 else "", "text": text, "lexical_score": float(rng.random() * 9)}
+        rows.append(row | {"negatives": [negative | {"source": "bm25"} for negative in negatives]})
     table = pa.Table.from_pylist(rows, schema=storage.SCHEMAS[Kind.EXAMPLES])
     artifacts.open_output(path, Kind.EXAMPLES, "test", inputs={}, options={}).write([table])
     return path
@@ -94,45 +68,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
 
 
-def weights(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
-
-
-def test_the_same_seed_gives_the_same_bytes(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        train_dense(examples, output=tmp_path / name, model=str(tiny_bert), **PLAN)
-    assert weights(tmp_path / "a") == weights(tmp_path / "b")
-    train_dense(examples, output=tmp_path / "c", model=str(tiny_bert), **PLAN, seed=1)
-    assert weights(tmp_path / "a") != weights(tmp_path / "c")
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("loss", ["residual-margin", "bpr"])  # the codes of bpr depend on the step
-def test_a_killed_training_resumes_and_ends_with_the_same_weights(
-    examples: Path, tiny_bert: Path, tmp_path: Path, loss: str
-) -> None:
-    plan = {**PLAN, "epochs": 12, "checkpoint_steps": 5, "loss": loss}
-    train_dense(examples, output=tmp_path / "whole", model=str(tiny_bert), **plan)
-    code = (
-        "import sys; from hybrid_cli.stages.train_dense import train_dense;"
-        f"train_dense(sys.argv[1], output=sys.argv[3], model=sys.argv[2], threads=1, **{plan!r})"
-    )
-    resumed = tmp_path / "killed"
-    process = Started(code, examples, tiny_bert, resumed)
-    partial = tmp_path / ".killed.partial"
-    deadline = time.monotonic() + 120
-    while not (partial / layout.CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert not resumed.exists(), "the training ended before it was killed"
-    assert (partial / layout.CHECKPOINT).exists(), "no checkpoint was written"
-    train_dense(examples, output=resumed, model=str(tiny_bert), **plan)
-    assert weights(resumed) == weights(tmp_path / "whole")
-    assert not partial.exists()
-    assert (resumed / "curve.parquet").read_bytes() == (tmp_path / "whole" / "curve.parquet").read_bytes()
-
-
 def test_gradient_caching_makes_the_same_steps(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**PLAN, "max_steps": 3, "loss": "nll", "learning_rate": 0.02, "clip": 1e9}
     with gradient_descent() as plain:
@@ -140,6 +75,12 @@ def test_gradient_caching_makes_the_same_steps(examples: Path, tiny_bert: Path, 
     with gradient_descent() as cached:
         train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
     assert max(errors(cached, plain)) < TOLERANCE
+
+
+def test_another_seed_gives_other_weights(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "model": str(tiny_bert), "max_steps": 1}
+    folders = [train_dense(examples, output=tmp_path / str(seed), **plan, seed=seed) for seed in (0, 1)]
+    assert weights(folders[0]) != weights(folders[1])
 
 
 def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
@@ -158,6 +99,12 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_
     assert retrieval.measure()["dev_MRR@10"] == pytest.approx(max(dev))
 
 
+def test_a_tie_keeps_the_later_checkpoint(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "learning_rate": 0.0, "max_steps": 3, "eval_steps": 1}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
+    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == 3
+
+
 @pytest.mark.parametrize(
     "contract", [{"tied": False}, {"dim": 8, "markers": "replace"}, {"pooling": "cls", "normalize": True}]
 )
@@ -168,13 +115,7 @@ def test_every_contract_trains(examples: Path, tiny_bert: Path, tmp_path: Path, 
     assert encoder.encode_queries(["river"]).shape == (1, contract.get("dim", 16))
 
 
-@pytest.mark.parametrize(
-    "precision",
-    [
-        "fp32",
-        "bf16",
-    ],
-)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_training_and_validation_have_the_same_precision(
     examples: Path, tiny_bert: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +160,8 @@ def test_max_steps_alone_repeats_the_examples(examples: Path, options: dict[str,
     source, plan = Examples(examples), Sampling(batch_size=4, negatives=1, **options)  # type: ignore[arg-type]
     assert steps_of(plan, len(source)) == steps
     assert len(list(islice(source.batches(plan), steps))) == steps
+    command = TrainDense(examples, output=Path("out"), batch_size=4, **options)  # type: ignore[arg-type]
+    assert steps_of(command, len(source)) == (steps if options else 10), "two passes are the default of the command"
 
 
 def test_another_positive_in_the_batch_is_not_a_negative(examples: Path) -> None:
@@ -238,6 +181,17 @@ def test_the_rate_rises_and_then_falls_to_zero() -> None:
     assert factors[0] == pytest.approx(1 / 11)
     assert factors[:11] == sorted(factors[:11])
     assert factors[10:] == sorted(factors[10:], reverse=True)
+
+
+def test_the_rate_is_halved_in_each_epoch_after_the_third() -> None:
+    """RoC, section 4.1."""
+    plan = Optimization(schedule="halve", warmup=2)
+    factors = [rate_factor(plan, step, 60, 10) for step in range(60)]
+    assert factors[:2] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
+    assert factors[2:30] == [1.0] * 28
+    assert [factors[step] for step in (30, 39, 40, 50, 59)] == [0.5, 0.5, 0.25, 0.125, 0.125]
+    constant = Optimization(schedule="constant", warmup=0)
+    assert {rate_factor(constant, step, 60, 10) for step in range(60)} == {1.0}
 
 
 def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
@@ -304,3 +258,18 @@ def test_the_weights_are_those_of_the_command(
 
 def document(row: dict[str, Any]) -> dict[str, str]:
     return {name: row[name] for name in ("docid", "title", "text")}
+
+
+def test_examples_in_memory_are_taught(tiny_bert: Path) -> None:
+    documents = [{"text": "salt water", "teacher_score": 3.0}, {"text": "a river", "teacher_score": 1.0}]
+    examples: list[dict[str, Any]] = [{"query": "sea", "positive": documents[0], "negatives": documents[1:]}]
+    plan = Sampling(max_steps=2, batch_size=1, precision="fp32")
+    train(examples, tiny_bert, loss="margin-mse", options=plan)
+    with raises("missing-score"):
+        train([{**examples[0], "positive": "sea water"}], tiny_bert, loss="kl", options=plan)
+
+
+def test_equal_texts_in_memory_are_one_document_and_one_query() -> None:
+    example: dict[str, Any] = {"query": "salt", "positive": "salt in water", "negatives": ["a river"]}
+    table = examples_table([example, example | {"positive": {"title": "", "text": "salt in water"}}])
+    assert table["qid"].to_pylist() == table["docid"].to_pylist() == ["0", "0"]

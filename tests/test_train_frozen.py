@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from command import raises
+from trainings import curve
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts.opening import open_bm25
@@ -22,7 +23,7 @@ from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
-from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegatives, relevant
 from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, PostingsScorer, ScorerWeight
@@ -60,11 +61,6 @@ def test_a_model_learns_with_a_frozen_one(
     assert np.mean(found[-4:]) < np.mean(found[:4])
 
 
-def curve(folder: Path, name: str) -> list[float]:
-    found: list[float] = pl.read_parquet(folder / "curve.parquet").filter(name=name)["value"].to_list()
-    return found
-
-
 def test_a_frozen_model_scores_all_pairs_of_a_batch(examples: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     groups = next(Examples(examples).batches(Sampling(batch_size=3)))
     encoder = open_encoder(tiny_lambda)
@@ -77,6 +73,15 @@ def test_a_frozen_model_scores_all_pairs_of_a_batch(examples: Path, tiny_lambda:
     assert scores[0, 5] == pytest.approx(float(query @ document), abs=1e-5)
 
 
+def test_bm25_scores_all_pairs_of_a_batch_as_the_examples_store_them(examples: Path, bm25: Path) -> None:
+    groups = next(Examples(examples).batches(Sampling(batch_size=7)))
+    docids = [docid for group in groups for docid in group.docids]
+    scores = Bm25Scorer(open_bm25(bm25), Examples(examples).docids()).scores([group.query for group in groups], docids)
+    for row, group in enumerate(groups):
+        assert scores[row, 2 * row : 2 * row + 2] == pytest.approx(group.lexical, abs=1e-4)
+    assert (scores > 0).sum() > np.count_nonzero([group.lexical for group in groups])  # documents of other queries too
+
+
 def test_the_schedules_of_the_weight() -> None:
     fixed, anneal, random = (ScorerWeight(0.4, name, 11) for name in ("fixed", "anneal", "random"))  # type: ignore[arg-type]
     assert [fixed(step, step).item() for step in (0, 10)] == pytest.approx([0.4, 0.4])
@@ -85,6 +90,15 @@ def test_the_schedules_of_the_weight() -> None:
     assert [random(9, noise).item() for noise in range(200)] == drawn  # the seed of the batch decides
     assert 0 <= min(drawn) < 0.02 < 0.38 < max(drawn) <= 0.4
     assert np.mean(drawn) == pytest.approx(0.2, abs=0.03)
+
+
+def test_the_learned_weight_starts_at_its_value() -> None:
+    weight = ScorerWeight(0.05, "learned")
+    assert weight(3, 4).item() == pytest.approx(0.05)
+    weight(3, 4).backward()
+    assert weight.logarithm is not None
+    assert weight.logarithm.grad is not None
+    assert weight.logarithm.grad.item() == pytest.approx(50)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +134,30 @@ def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Pat
             assert after.docids[2:] == others["docid"].gather(np.argsort(-fused, kind="stable")[:2]).to_list()
             assert after.texts[2:] == [texts.filter(docid=docid)["text"].item() for docid in after.docids[2:]]
     assert tops[0] != tops[1]
+
+
+def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
+    rows = [("p", "", "a  b"), ("copy", "", "a b"), ("other", "", "c"), ("q", "a", "b")]
+    texts = pl.DataFrame(rows, schema=["docid", "title", "text"], orient="row")
+    group = Group("?", ["p"], [""], ["a  b"], [0.0], frozenset({"p"}))
+    assert relevant(texts, pl.Series(["p"]))(group) == {"p", "copy", "q"}
+
+
+def test_the_ranking_of_dynamic_negatives_does_not_depend_on_the_loss(
+    examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    """With weight 0 the sum ranks as the model; a residual loss may use the model's own ranking."""
+
+    def trained(name: str, **options: Any) -> bytes:
+        plan = {**PLAN, "max_steps": 2, "dynamic_negatives": 1, "model": str(tiny_bert), **options}
+        return (train_dense(examples, output=tmp_path / name, **plan) / layout.WEIGHTS).read_bytes()
+
+    by_model = {"loss": "nll", "in_batch": False}
+    by_sum = {**by_model, "dynamic_ranking": "sum", "index": str(bm25)}
+    alone = trained("model", **by_model)
+    assert trained("sum-0", **by_sum, scorer_weight=0.0) == alone != trained("sum", **by_sum, scorer_weight=100.0)
+    residual = {"loss": "residual-margin", "index": str(bm25), "scorer_weight": 100.0, "xi": 1000.0}
+    assert trained("residual", **residual) != trained("residual-model", **residual, dynamic_ranking="model")
 
 
 class Counting:

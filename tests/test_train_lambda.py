@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from command import raises
+from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import artifacts
@@ -23,6 +24,7 @@ from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.settings import TrainLambda
+from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
@@ -193,6 +195,37 @@ def test_a_static_encoder_learns_to_rank_like_bm25(sources: Sources, tmp_path: P
     encoder = open_encoder(output)
     assert isinstance(encoder, StaticEncoder)
     assert encoder.dim == 4
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["static", "transformer"])
+def test_equal_trainings_with_equal_threads_have_equal_files_whatever_validates_them(
+    sources: Sources, tiny_bert: Path, tmp_path: Path, kind: str, threads: int
+) -> None:
+    plan = {**sources, **(STATIC if kind == "static" else {**PLAN, "model": str(tiny_bert)}), "threads": threads}
+    plan |= {"max_steps": 4, "keep": "last"}
+    one, two, other = (
+        train_lambda(output=tmp_path / name, **{**plan, "dev": dev})
+        for name, dev in (("one", "train"), ("two", "train"), ("other", "test"))
+    )
+    assert len({artifacts.read_manifest(folder).fingerprint for folder in (one, two, other)}) == 1
+    assert (one / "curve.parquet").read_bytes() == (two / "curve.parquet").read_bytes()
+    assert curve(one)["dev_MRR"] != curve(other)["dev_MRR"]
+
+
+def test_unseen_terms_match_themselves(sources: Sources, tmp_path: Path) -> None:
+    encoder = open_encoder(train_lambda(output=tmp_path / "static", **{**sources, **STATIC, "dim": 32}))
+    texts = ["zyzzyva qwertz", "flibbertigibbet", "moon"]
+    scores = encoder.encode_queries(["zyzzyva", "flibbertigibbet"]) @ encoder.encode_documents([""] * 3, texts).T
+    assert scores.argmax(1).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("texts", [["The moon pulls the oceans."], ["The moon pulls the oceans.", ""]])
+def test_a_corpus_of_one_sentence_trains_a_static_encoder(tmp_path: Path, texts: list[str]) -> None:
+    corpus = write_corpus(tmp_path / "corpus.parquet", texts)
+    index = index_bm25(corpus, output=tmp_path / "bm25")
+    output = train_lambda(corpus, index=index, output=tmp_path / "static", **{**STATIC, "max_steps": 3})
+    assert np.isfinite(open_encoder(output).encode_queries(["moon", "nothing known"])).all()
 
 
 def test_the_static_students_top_ranked_documents_are_candidates(

@@ -11,6 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from gradient_descent import TOLERANCE, errors, gradient_descent
+from trainings import curve, weights
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.examples import open_dev_examples
@@ -44,14 +46,6 @@ def examples(tiny: Path, index: Path, tmp_path_factory: pytest.TempPathFactory) 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def curve(folder: Path, name: str) -> list[float]:
-    return pl.read_parquet(folder / "curve.parquet").filter(name=name)["value"].to_list()
-
-
-def weights(folder: Path) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
-
-
 @pytest.mark.heavy
 def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
@@ -65,27 +59,6 @@ def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     assert curve(plain, "orthogonality") == []
     assert json.loads((trained / layout.LEXICAL_PROJECTION).read_text()) == {"dim": 16, "seed": 0, "version": 1}
     assert not (plain / layout.LEXICAL_PROJECTION).exists()
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        "nll",
-        "residual-nll",
-        "bpr",
-    ],
-)
-def test_all_losses_choose_the_checkpoint_by_the_sum_with_bm25(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path, loss: str
-) -> None:
-    """The index comes from the manifest of the dev examples, where the loss needs none."""
-    plan = {**PLAN, "epochs": 4, "loss": loss, "eval_steps": 1}
-    plan |= {"index": index} if loss in ("residual-nll", "roc") else {}
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
-    values = pl.read_parquet(out / "curve.parquet").filter(name="dev_hybrid_MRR@10")
-    best = values.filter(pl.col("value") == values["value"].max())["step"].max()
-    assert artifacts.read_manifest(out, Kind.ENCODER).counts["best_step"] == best
-    assert (values["value"] >= pl.Series(curve(out, "dev_MRR@10"))).all(), "a weight of 0 is in the grid"
 
 
 def test_the_curve_equals_an_evaluation_of_the_encoder(
@@ -122,29 +95,11 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
     cosines = [
         squared_cosine(torch.from_numpy(encoder.encode_queries(queries)), torch.from_numpy(side.queries(queries))),
         squared_cosine(
-            torch.from_numpy(encoder.encode_documents(*documents)),
-            torch.from_numpy(side.documents(docids.to_list())),
+            torch.from_numpy(encoder.encode_documents(*documents)), torch.from_numpy(side.documents(docids.to_list()))
         ),
     ]
     mean = sum(values.mean().item() for values in cosines) / 2
     assert logged.filter(name="dev_cos2")["value"].item() == pytest.approx(mean, rel=1e-4)
-
-
-@pytest.mark.parametrize("loss", ["residual-margin", "margin", "nll"])
-@pytest.mark.parametrize(
-    "contract",
-    [
-        {"tied": False, "pooling": "cls"},
-    ],
-)
-def test_the_parts_combine_with_every_loss_and_every_encoder(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path, loss: str, contract: dict[str, Any]
-) -> None:
-    plan = {**PLAN, "loss": loss, "ortho_weight": 1.0, "mask_matches": 0.5, "max_steps": 1}
-    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, **contract, index=index)
-    names = pl.read_parquet(out / "curve.parquet")["name"].to_list()
-    assert names[:2] == [loss.replace("-", "_"), "orthogonality"]
-    assert json.loads((out / layout.LEXICAL_PROJECTION).read_text())["dim"] == contract.get("dim", 16)
 
 
 def test_masking_changes_the_training_but_not_the_saved_encoder(
@@ -157,6 +112,33 @@ def test_masking_changes_the_training_but_not_the_saved_encoder(
     encoder = TransformerEncoder.load(out)
     once, again = (encoder.encode_documents([""], ["the heart pumps blood"]) for _ in range(2))
     np.testing.assert_array_equal(once, again)
+
+
+def test_without_both_parts_roc_is_the_plain_likelihood(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    train_dense(examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, **OFF)
+    train_dense(examples, output=tmp_path / "nll", model=str(tiny_bert), **NLL)
+    assert weights(tmp_path / "roc") == weights(tmp_path / "nll")
+
+
+def test_gradient_caching_with_masking_makes_the_same_steps(
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": index, "learning_rate": 0.02, "clip": 1e9}
+    with gradient_descent() as plain:
+        train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
+    with gradient_descent() as cached:
+        train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
+    assert max(errors(cached, plain)) < TOLERANCE
+
+
+def test_the_control_changes_the_orthogonality_alone(
+    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    plan = {**ROC, "model": str(tiny_bert), "index": index, "mask_matches": 0.0, "max_steps": 2}
+    roc = train_dense(examples, output=tmp_path / "roc", **plan)
+    control = train_dense(examples, output=tmp_path / "control", **plan, ortho_control=True)
+    assert curve(control, "nll")[0] == curve(roc, "nll")[0]
+    assert curve(control, "orthogonality")[0] != curve(roc, "orthogonality")[0]
 
 
 def test_the_control_has_the_vectors_of_other_texts_in_all_batches(index: Path) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from command import Notices, raises
 from safetensors.torch import load_file, save_file
-from test_train_dense import PLAN, weights, write_examples
+from test_train_dense import PLAN, write_examples
+from trainings import weights
 
 from hybrid_cli import storage
 from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import layout
 from hybrid_cli.training import checkpoints, loop
@@ -86,15 +89,47 @@ def test_a_checkpoint_of_another_call_is_not_discarded_without_overwrite(
     assert weights(output) == weights(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("change", [{"max_steps": 1, "overwrite": True}, {"checkpoint_steps": 1}])
+def test_overwrite_discards_a_checkpoint_and_checkpoints_may_be_stored_more_often(
+    examples: Path, interrupted: tuple[Path, dict[str, Any]], notices: Notices, change: dict[str, Any]
+) -> None:
+    output, options = interrupted
+    notices.clear()
+    train_dense(examples, **{**options, **change})
+    assert notices.says("resumed", step=2) is ("overwrite" not in change)
+    assert (output / layout.WEIGHTS).is_file()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_dev_queries_of_the_training_are_counted(
+    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, seed: int
+) -> None:
+    """Examples of another seed have the same ids and other texts."""
+    dev = write_examples(tmp_path / "dev.parquet", seed=seed)
+    plan = {**PLAN, "max_steps": 1, "dev": dev, "dev_queries": 4, "model": str(tiny_bert)}
+    train_dense(examples, output=tmp_path / "x", **plan)
+    assert notices.says("trained-on-queries", path=dev, count=4, queries=4) is (seed == 0)
+    train_dense(examples, output=tmp_path / "y", **{**plan, "loss": "nll", "dynamic_negatives": 300})
+    assert notices.says("small-pool", count=300)
+
+
+def test_a_validation_names_its_criterion_and_a_changed_index(
+    tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
+) -> None:
+    how: dict[str, Any] = {"split": "train", "sources": "random:2", "index": tmp_path / "bm25"}
+    index_bm25(tiny, output=tmp_path / "bm25")
+    dev = mine_negatives(tiny, output=tmp_path / "dev.parquet", **how)
+    for k1, criterion in ((None, "dev_hybrid_MRR@10"), (2.0, "dev_MRR@10")):
+        if k1:
+            index_bm25(tiny, output=tmp_path / "bm25", k1=k1, overwrite=True)
+        out = tmp_path / criterion
+        train_dense(dev, output=out, model=str(tiny_bert), dev=dev, loss="nll", max_steps=1, precision="fp32")
+        assert notices.says("validation", criterion=criterion)
+        assert notices.says("index-changed", path=dev) is bool(k1)
+
+
 @pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    [
-        layout.WEIGHTS,
-        layout.OPTIMIZER,
-        layout.CHECKSUM,
-    ],
-)
+@pytest.mark.parametrize("name", [layout.WEIGHTS, layout.OPTIMIZER, layout.CHECKSUM])
 def test_a_damaged_checkpoint_is_not_resumed(
     examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], name: str, cut: bool
 ) -> None:

@@ -33,13 +33,9 @@ def make_marian(folder: Path, seed: int, codes: tuple[str, ...]) -> Path:
     """Write a Marian model of one layer and 16 dimensions, with a vocabulary from the tiny collection."""
     folder.mkdir()
     written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([text for _, _, text in TINY_DOCUMENTS if text] * 4),
-        model_writer=written,
-        vocab_size=120,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
+    texts = iter([text for _, _, text in TINY_DOCUMENTS if text] * 4)
+    options = {"vocab_size": 120, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts, model_writer=written, **options)
     for side in ("source", "target"):
         (folder / f"{side}.spm").write_bytes(written.getvalue())
     pieces = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
@@ -91,6 +87,9 @@ def test_queries_are_translated_to_another_language_and_back(
         back = one_at_a_time(models[1], one_at_a_time(models[0], f">>es<< {text}")).strip()
         assert found[qid] == (back or text)
     assert len(set(found.values())) > 3
+    assert attacked(tiny, tmp_path / "b.parquet", models, ">>fr<<") != found
+    pl.read_parquet(tiny / "queries.test.parquet").reverse().write_parquet(tmp_path / "reversed.parquet")
+    assert attacked(tmp_path / "reversed.parquet", tmp_path / "c.parquet", models) == found
     manifest = artifacts.read_manifest(tmp_path / "a.parquet", Kind.QUERIES)
     assert set(manifest.inputs) == {"queries", "there", "back"}
     assert manifest.options["translation_prefix"] == SPANISH

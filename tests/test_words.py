@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -71,6 +72,26 @@ def test_words_are_all_that_is_not_white_space(text: str) -> None:
         expected = [len(words.spans(each, letters=letters)) for each in (texts[0], texts[1])]
         if not set(text) & set("\x1c\x1d\x1e\x1f"):  # white space for Python only
             assert words.counts(texts, letters=letters).to_list() == [*expected, None]
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=0xDFF)))
+def test_scripts_with_spaces_are_counted_by_their_spaces(text: str) -> None:
+    assert words.spans(text) == [match.span() for match in re.finditer(r"\S+", text)]
+
+
+@given(MIXED, st.integers(1, 20))
+def test_a_head_is_short_and_whole_characters(text: str, most: int) -> None:
+    head = words.head(text, most, "")
+    assert text.startswith(head)
+    assert len(head) <= most
+    assert head == text or text.isspace() or head or not text[: most + 1].strip()
+
+
+def test_heads_end_between_words() -> None:
+    assert words.head("plain english words", 12) == "plain ..."
+    assert words.head("东京 很长的文字，没有空格", 8) == "东京 很长的文 ..."
+    assert words.head("ที่ที่ที่ที่", 7, "") == "ที่ที่"
+    assert words.head("x" * 9, 4) == "xxxx ..."
 
 
 @given(MIXED)
