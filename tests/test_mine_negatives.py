@@ -94,8 +94,8 @@ def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(
     again = mine_negatives(tiny, split="train", index=bm25, num_negatives=3, output=tmp_path / "again.parquet")
     other = mine_negatives(tiny, split="train", index=bm25, num_negatives=3, seed=7, output=tmp_path / "other.parquet")
     pl.read_parquet(tiny / "queries.train.parquet").reverse().write_parquet(tmp_path / "queries.parquet")
-    moved = {"split": "train", "queries": tmp_path / "queries.parquet", "num_negatives": 3}
-    turned = mine_negatives(tiny, index=bm25, **moved, output=tmp_path / "turned.parquet")  # type: ignore[arg-type]
+    moved: dict[str, Any] = {"split": "train", "queries": tmp_path / "queries.parquet", "num_negatives": 3}
+    turned = mine_negatives(tiny, index=bm25, **moved, output=tmp_path / "turned.parquet")
     keys = ["qid", "docid"]
     assert pl.read_parquet(turned).sort(keys).equals(pl.read_parquet(mined).sort(keys)), "another order of the queries"
     assert again.read_bytes() == mined.read_bytes()

@@ -55,7 +55,11 @@ def write_examples(path: Path, count: int = 18, seed: int = 0) -> Path:
             {"docid": f"n{i}-{j}", "title": "", "text": sentence(rng), "lexical_score": float(rng.random() * 9)}
             for j in range(3)
         ]
-        row = {"qid": f"q{i // 2}", "query": " ".join(text.split()[:2]), "docid": f"p{i}"}  # two positives of a query
+        row: Any = {
+            "qid": f"q{i // 2}",
+            "query": " ".join(text.split()[:2]),
+            "docid": f"p{i}",
+        }  # two positives of a query
         row |= {"title": "title" if i % 2 else "", "text": text, "lexical_score": float(rng.random() * 9)}
         rows.append(row | {"negatives": [negative | {"source": "bm25"} for negative in negatives]})
     table = pa.Table.from_pylist(rows, schema=storage.SCHEMAS[Kind.EXAMPLES])

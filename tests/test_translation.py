@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -34,7 +35,7 @@ def make_marian(folder: Path, seed: int, codes: tuple[str, ...]) -> Path:
     folder.mkdir()
     written = io.BytesIO()
     texts = iter([text for _, _, text in TINY_DOCUMENTS if text] * 4)
-    options = {"vocab_size": 120, "hard_vocab_limit": False, "minloglevel": 2}
+    options: Any = {"vocab_size": 120, "hard_vocab_limit": False, "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=texts, model_writer=written, **options)
     for side in ("source", "target"):
         (folder / f"{side}.spm").write_bytes(written.getvalue())
