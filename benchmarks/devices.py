@@ -219,7 +219,7 @@ def searching(commands: Commands, queries: Path) -> None:
     recalls = []
     for number, device in enumerate(("cpu", second)):
         output = folder / f"ivf-{number}"
-        words = ["encode", folder / "one-whole", "--index-type", "ivf", "--nlist", 64, "--nprobe", 8, "--recall-check"]
+        words = ["encode", folder / "one-whole", "--index-type", "IVF64,Flat", "--nprobe", 8, "--recall-check"]
         commands.run([*words, "--faiss-device", device, "--output", output])
         recalls.append(artifacts.read_manifest(output, Kind.DENSE_INDEX).counts["recall@100"])
     commands.check("inverted lists", abs(recalls[0] - recalls[1]) < 0.01, f"recall@100 {recalls[0]} and {recalls[1]}")

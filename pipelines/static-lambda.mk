@@ -48,7 +48,7 @@ $(static)/both-sq8-index/manifest.json: $(static)/both-index/manifest.json
 	$(HYBRID) encode $(<D) --index-type sq8 --output $(@D) --overwrite
 
 $(static)/both-pq-index/manifest.json: $(static)/both-index/manifest.json
-	$(HYBRID) encode $(<D) --index-type pq --pq-bytes $(PQ_BYTES) --output $(@D) --overwrite
+	$(HYBRID) encode $(<D) --index-type PQ$(PQ_BYTES) --output $(@D) --overwrite
 
 $(static)/both.test.parquet $(static)/both-sq8.test.parquet $(static)/both-pq.test.parquet: %.test.parquet: %-index/manifest.json $(static)/both-tuned/manifest.json
 	$(HYBRID) search $(DATA) --split test --index $*-index --model $(static)/both-tuned --output $@ --overwrite

@@ -33,7 +33,7 @@ def written(folder: Path, count: int, dim: int) -> Path:
 
 
 def chosen(folder: Path, min_recall: float, memory: int | None = None, sample: int = COUNT) -> tuple[str, list[str]]:
-    recipe = VectorIndex(index_type="auto", pq_bytes=8, min_recall=min_recall, memory=memory)
+    recipe = VectorIndex(index_type="auto", min_recall=min_recall, memory=memory)
     tried = choose(folder, recipe, cutoff=10, sample=sample)
     assert all(each.recall < min_recall for each in tried[:-1] if each.documents == COUNT)
     assert tried[-1].recall >= min_recall
@@ -45,7 +45,7 @@ def chosen(folder: Path, min_recall: float, memory: int | None = None, sample: i
     [
         (0.0, "Binary", ["binary 600"]),
         (0.97, "SQ8", ["binary 600", "sq8 600"]),
-        (1.0, "Flat", ["binary 600", "sq8 600", "fp16 600", "pq 600", "flat 600"]),
+        (1.0, "Flat", ["binary 600", "sq8 600", "pq 600", "fp16 600", "flat 600"]),
     ],
 )
 def test_the_first_candidate_with_enough_recall_is_kept(

@@ -174,28 +174,42 @@ def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
     assert not (tmp_path / "index").exists()
 
 
+def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    with raises("invalid-value", option="index_type", value="Nonsense"):
+        encode(tiny, output=tmp_path / "index", model=tiny_bert, index_type="Nonsense")
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_input_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
+    with raises("missing-option", option="collection"):
+        encode(output=tmp_path / "index", model=tiny_bert)
+    pq.write_table(storage.SCHEMAS[Kind.CORPUS].empty_table(), tmp_path / "corpus.parquet")
+    with raises("no-documents", path="corpus.parquet"):
+        encode(tmp_path / "corpus.parquet", output=tmp_path / "index", model=tiny_bert)
+
+
 def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
-    graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8)
-    direct = encode(tiny, output=tmp_path / "direct", model=tiny_bert, dtype="fp32", index_type="hnsw", m=8)
+    graph = encode(flat, output=tmp_path / "graph", index_type="HNSW8,Flat")
+    direct = encode(tiny, output=tmp_path / "direct", model=tiny_bert, dtype="fp32", index_type="HNSW8,Flat")
     assert contents(graph) == contents(direct)
     manifest, made = artifacts.read_manifest(graph), artifacts.read_manifest(direct)
     assert manifest.counts == made.counts
     assert manifest.options == made.options
     assert set(manifest.inputs) == {"vectors", "corpus", "model"}
-    with raises("invalid-value", option="factory", value="Nonsense"):
-        encode(flat, output=tmp_path / "none", factory="Nonsense")
+    with raises("invalid-value", option="index_type", value="Nonsense"):
+        encode(flat, output=tmp_path / "none", index_type="Nonsense")
 
 
 def test_options_of_other_variants_are_not_recorded(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert)
-    graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8)
+    graph = encode(flat, output=tmp_path / "graph", index_type="HNSW8,Flat")
     again = encode(graph, output=tmp_path / "again", index_type="flat")
     queries = encode(tiny, output=tmp_path / "queries", model=tiny_bert, split="test")
     options = [set(artifacts.read_manifest(path).options) for path in (flat, graph, again, queries)]
     encoding = {"contract", "dtype", "vector_dtype", "shard_size"}
     assert options[0] == options[2] == encoding | {"index_type"}
-    assert options[1] == options[0] | {"m", "ef_construction", "ef_search"}
+    assert options[1] == options[0] | {"ef_search", "seed"}
     assert options[3] == encoding
 
 
@@ -214,17 +228,14 @@ def test_recall_is_measured_stored_and_printed_and_refused_for_a_flat_index(
     tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
-    for kind in (None, "flat"):
+    for kind in (None, "flat", "Flat"):
         with raises("option-does-not-apply", option="recall_check"):
             encode(flat, output=tmp_path / "again", recall_check=True, index_type=kind)
-    exact = encode(flat, output=tmp_path / "factory", factory="Flat", recall_check=True)
-    assert notices.says("recall", recall={})
-    assert not read_info(exact).recall
-    graph = encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8, recall_check=True)
+    graph = encode(flat, output=tmp_path / "graph", index_type="HNSW8,Flat", recall_check=True)
     exactly = {"factory": "HNSW8,Flat", "recall": {"recall@10": 1.0, "recall@100": 1.0}}
     assert notices.says("recall", **exactly)
     notices.clear()
-    encode(flat, output=tmp_path / "graph", index_type="hnsw", m=8, recall_check=True)
+    encode(flat, output=tmp_path / "graph", index_type="HNSW8,Flat", recall_check=True)
     assert notices.says("recall", **exactly), "of an index that is up to date"
     assert read_info(graph).recall == {"recall@10": 1.0, "recall@100": 1.0}
     assert not read_info(flat).recall
@@ -245,7 +256,7 @@ def test_a_new_index_type_is_one_declaration_and_one_factory(
     monkeypatch: pytest.MonkeyPatch, tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(options.INDEX_TYPES, "toy", "6 bits per value")  # place 1
-    monkeypatch.setitem(faiss.FACTORIES, "toy", lambda recipe, dim, count: "SQ6")  # place 2
+    monkeypatch.setitem(faiss.FACTORIES, "toy", lambda dim, count: "SQ6")  # place 2
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
     done = hybrid("encode", flat, "--index-type", "toy", "--recall-check", "--output", tmp_path / "toy")
     assert done.code == 0, done.err
@@ -255,5 +266,5 @@ def test_a_new_index_type_is_one_declaration_and_one_factory(
     assert (
         hybrid("search", tiny, "--split", "test", "--index", tmp_path / "toy", "-o", tmp_path / "run.parquet").code == 0
     )
-    with raises("option-does-not-apply", option="nlist"):
-        encode(flat, output=tmp_path / "no", index_type="toy", nlist=3)
+    with raises("option-does-not-apply", option="nprobe"):
+        encode(flat, output=tmp_path / "no", index_type="toy", nprobe=3)

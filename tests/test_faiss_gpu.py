@@ -81,7 +81,7 @@ def opened(folder: Path, factory: str, gpus: tuple[int, ...] = ()) -> DenseIndex
     return DenseIndex(folder, IndexInfo(COUNT, DIM, factory=factory), docids, gpus=gpus)
 
 
-@pytest.mark.parametrize("options", [{"index_type": "ivf", "nlist": 4}, {"factory": "PCA4,IVF5,Flat"}])
+@pytest.mark.parametrize("options", [{"index_type": "IVF4,Flat"}, {"index_type": "PCA4,IVF5,Flat"}])
 def test_inverted_lists_are_trained_and_filled_on_all_gpus(
     vectors: Path, tmp_path: Path, gpus: Any, options: dict[str, Any]
 ) -> None:
@@ -145,7 +145,7 @@ def test_gpus_that_do_not_exist_are_refused(gpus: Any, device: str, message: str
 
 def test_a_build_without_gpus_refuses_them_before_work(here: Path) -> None:
     for words in (
-        ("encode", "dense", "--index-type", "ivf", "--nlist", "2", "--output", "out"),
+        ("encode", "dense", "--index-type", "IVF2,Flat", "--output", "out"),
         ("search", "collection", "--split", "test", "--index", "dense", "--output", "out.parquet"),
     ):
         refused(*words, "--faiss-device", "gpu", problem="no-gpu", option="faiss_device")

@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type: str = "flat") -> Path:
     """Build an index of vectors in shards of uneven size."""
-    recipe = VectorIndex(index_type=index_type, m=4 if index_type.startswith("hnsw") else None)  # type: ignore[arg-type]
+    recipe = VectorIndex(index_type=index_type)
     claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
     with claim.folder() as (work, counts):
         for number, rows in enumerate(np.array_split(np.arange(len(stored)), [7, 150])):
@@ -128,7 +128,7 @@ def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytes
     assert whole.equals(top(scores, queries, index.dense[0].docids, 3))
 
 
-@pytest.mark.parametrize("index_type", ["hnsw", "sq8", "binary"])
+@pytest.mark.parametrize("index_type", ["HNSW4,Flat", "sq8", "binary"])
 def test_approximate_indexes_are_scored_by_their_stored_vectors(made: Path, tmp_path: Path, index_type: str) -> None:
     flat = open_dense(made / "dense")
     stored = flat.vectors_of(np.arange(COUNT))

@@ -161,7 +161,7 @@ def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Pa
     np.save("vectors.npy", vectors)
     command = ["encode", "after.parquet", "--from-vectors", "vectors.npy", "--model", "model", "--dtype", "fp32"]
     for kind in ("flat", "fp16", "sq8", "hnsw", "ivf", "binary"):
-        options = ["--index-type", kind, *(["--nlist", "2"] if kind == "ivf" else [])]
+        options = ["--index-type", "IVF2,Flat" if kind == "ivf" else kind]
         if kind != "flat":
             assert hybrid("encode", "flat", *options, "--output", kind).code == 0
             changed(kind)

@@ -29,17 +29,17 @@ from hybrid_cli.storage import Kind
 DIM, COUNT = 16, 600
 EVERY = [
     VectorIndex(),
-    VectorIndex(index_type="hnsw", m=16),
+    VectorIndex(index_type="HNSW16,Flat"),
     VectorIndex(index_type="ivf", nprobe=10_000),
     VectorIndex(index_type="pq"),
     VectorIndex(index_type="sq8"),
     VectorIndex(index_type="binary"),
     VectorIndex(index_type="fp16"),
     VectorIndex(index_type="opq"),
-    VectorIndex(index_type="hnsw-fp16", m=16),
-    VectorIndex(index_type="hnsw-sq8", m=16),
-    VectorIndex(index_type="hnsw-binary", m=16),
-    VectorIndex(factory="PCA12,IVF4,SQ8"),
+    VectorIndex(index_type="HNSW16,SQfp16"),
+    VectorIndex(index_type="HNSW16,SQ8"),
+    VectorIndex(index_type="BHNSW16"),
+    VectorIndex(index_type="PCA12,IVF4,SQ8"),
 ]
 NAMES = [recipe.index_type or "default" for recipe in EVERY]
 
@@ -88,18 +88,17 @@ def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path)
     found, expected = vector_hits(index, queries, qids(queries), 10), exact(matrix, queries, 10)
     least = {
         "flat": 1.0,
-        "hnsw": 0.99,
+        "HNSW16,Flat": 0.99,
         "ivf": 1.0,
         "pq": 0.5,
         "opq": 0.5,
         "sq8": 0.95,
         "fp16": 0.99,
-        "hnsw-fp16": 0.98,
-        "hnsw-sq8": 0.95,
+        "HNSW16,SQfp16": 0.98,
+        "HNSW16,SQ8": 0.95,
         "binary": 0.2,
-        "hnsw-binary": 0.2,
     }
-    assert overlap(found, expected) >= least.get("" if recipe.factory else recipe.index_type or "", 0.2)
+    assert overlap(found, expected) >= least.get(recipe.index_type or "", 0.2)
     assert found.group_by("qid").len()["len"].unique().to_list() == [10]
 
 
@@ -138,13 +137,13 @@ def test_more_hits_than_documents_return_each_document_once(recipe: VectorIndex,
     found = vector_hits(build(tmp_path / "index", random_vectors(), recipe), queries, qids(queries), COUNT + 100)
     assert found.group_by("qid", "docid").len()["len"].max() == 1
     assert len(found) <= 3 * COUNT
-    if recipe.index_type in ("flat", "pq", "sq8", "binary") and not recipe.factory:
+    if recipe.index_type in ("flat", "pq", "sq8", "binary"):
         assert len(found) == 3 * COUNT
 
 
 def test_the_padding_of_faiss_is_never_a_hit(tmp_path: Path) -> None:
     matrix = random_vectors()
-    index = build(tmp_path / "index", matrix, VectorIndex(index_type="ivf", nlist=8, nprobe=1))
+    index = build(tmp_path / "index", matrix, VectorIndex(index_type="IVF8,Flat", nprobe=1))
     queries = random_vectors(20, seed=2)
     found = vector_hits(index, queries, qids(queries), COUNT)
     sizes = found.group_by("qid").len()["len"]
@@ -174,7 +173,7 @@ def test_a_graph_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> Non
     try:
         for threads in (1, 4):
             set_threads(threads)
-            build(tmp_path / str(threads), random_vectors(), VectorIndex(index_type="hnsw", m=8))
+            build(tmp_path / str(threads), random_vectors(), VectorIndex(index_type="HNSW8,Flat"))
             assert faiss.omp_get_max_threads() == threads
     finally:
         set_threads(before)
@@ -197,7 +196,7 @@ def test_a_graph_is_built_with_one_thread_by_older_versions_of_faiss(monkeypatch
     "recipe",
     [
         VectorIndex(index_type="ivf", nprobe=1),
-        VectorIndex(index_type="pq", pq_bytes=2),
+        VectorIndex(index_type="PQ2"),
         VectorIndex(index_type="binary"),
     ],
 )
@@ -306,11 +305,11 @@ def test_half_precision_vectors_are_searched_as_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "problem"),
     [
-        (VectorIndex(factory="Nonsense7"), refusal("invalid-value", option="factory", value="Nonsense7")),
-        (VectorIndex(factory="PQ7"), refusal("invalid-value", option="factory", value="PQ7")),
-        (VectorIndex(factory="HNSW16,PQ4"), refusal("faiss-metric")),
-        (VectorIndex(index_type="pq", pq_bytes=5), refusal("out-of-range", option="pq_bytes", value=5)),
-        (VectorIndex(index_type="ivf", nlist=5000), refusal("too-few-vectors")),
+        (VectorIndex(index_type="Nonsense7"), refusal("invalid-value", option="index_type", value="Nonsense7")),
+        (VectorIndex(index_type="PQ7"), refusal("invalid-value", option="index_type", value="PQ7")),
+        (VectorIndex(index_type="HNSW16,PQ4"), refusal("faiss-metric")),
+        (VectorIndex(index_type="PQ5"), refusal("invalid-value", option="index_type", value="PQ5")),
+        (VectorIndex(index_type="IVF5000,Flat"), refusal("too-few-vectors")),
     ],
 )
 def test_an_impossible_index_is_refused_in_one_line(recipe: VectorIndex, problem: Refusal, tmp_path: Path) -> None:
@@ -382,7 +381,7 @@ def test_queries_of_another_length_are_refused(tmp_path: Path) -> None:
 
 def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    build(folder, random_vectors(), VectorIndex(index_type="ivf", nlist=8, nprobe=1))
+    build(folder, random_vectors(), VectorIndex(index_type="IVF8,Flat", nprobe=1))
     queries = random_vectors(5, seed=1)
     every = vector_hits(open_dense(folder, nprobe=8), queries, qids(queries), 10)
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0

@@ -136,7 +136,7 @@ def choose(
 
     Args:
         folder: folder with shards of vectors; the index is written to it.
-        recipe: bounds on memory and recall, seed, and bytes of product codes.
+        recipe: bounds on memory and recall, and seed.
         advance: called for every index built.
         cutoff: number of exact hits that define the recall.
         sample: maximum size of the sample.
@@ -168,11 +168,8 @@ def choose(
 
 def _by_size(recipe: VectorIndex, dim: int, count: int) -> list[tuple[int, VectorIndex]]:
     """Return the bytes and the recipe of each candidate, the smallest first; few vectors are less than code books."""
-    candidates = [
-        VectorIndex(index_type=kind, seed=recipe.seed, pq_bytes=recipe.pq_bytes if kind == "pq" else None)
-        for kind in CANDIDATES
-    ]
-    sizes = [index_bytes(factory_string(candidate, dim, count), dim, count) for candidate in candidates]
+    candidates = [VectorIndex(index_type=kind, seed=recipe.seed) for kind in CANDIDATES]
+    sizes = [index_bytes(factory_string(candidate.index_type, dim, count), dim, count) for candidate in candidates]
     return sorted(zip(sizes, candidates, strict=True), key=lambda pair: pair[0])
 
 

@@ -45,6 +45,7 @@ from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
 
 _AT_ONCE = 4096  # vectors added to an index; a graph depends on it, so it must not depend on the shards
 _TRAINING_VECTORS = 1 << 16
+_EF_CONSTRUCTION = 200  # candidates during the construction of a graph (DPR)
 _CENTROIDS, _POINTS_EACH = 256, 39  # of a product code; training vectors per centroid or list (FAISS)
 _REMEDY = "use --index-type flat, which is written as a stream"
 _SMALLER = "use --index-type sq8 or binary, or --vector-dtype float16"
@@ -73,12 +74,12 @@ def build(folder: Path, recipe: VectorIndex, advance: Callable[[int], None] = la
     with disk.create(folder / DOCIDS) as file:
         pl.DataFrame({"docid": docids}).write_parquet(file, compression="zstd")
     dim = read_shard(shards(folder)[0]).shape[1]
-    factory = factory_string(recipe, dim, len(docids))
+    factory = factory_string(recipe.index_type, dim, len(docids))
     memory.require(construction_bytes(factory, dim, len(docids)), f"the index {factory}", remedy=_REMEDY)
     if factory == FLAT:
         _stream_flat(folder, dim, len(docids), advance)
     elif is_binary(factory):
-        _build_binary(folder, dim, factory, recipe.ef_construction, advance)
+        _build_binary(folder, dim, factory, advance)
     else:
         with same_graph() if "HNSW" in factory else nullcontext():
             _build_trained(folder, empty_index(factory, dim), recipe, factory, advance)
@@ -101,7 +102,7 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, folder: Path, writte
     """
     pick_gpus(recipe.faiss_device)
     if recipe.index_type != "auto":
-        factory = factory_string(recipe, dim, count)
+        factory = factory_string(recipe.index_type, dim, count)
         if not is_binary(factory):
             empty_index(factory, dim)
         console.forecast(construction_bytes(factory, dim, count), f"encode: building {factory}", _REMEDY)
@@ -132,7 +133,7 @@ def index_bytes(factory: str, dim: int, count: int) -> int:
 
 def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, advance: Callable[[int], None]) -> None:
     faiss, gpus = load_faiss(), pick_gpus(recipe.faiss_device)
-    for name, value in (("efConstruction", recipe.ef_construction), ("efSearch", recipe.ef_search)):
+    for name, value in (("efConstruction", _EF_CONSTRUCTION), ("efSearch", recipe.ef_search)):
         if "HNSW" in factory:
             set_parameter(index, name, value)
     if not index.is_trained:
@@ -207,14 +208,14 @@ def flat_vectors(folder: Path, dim: int, count: int) -> Vectors:
     return content[len(header) :].view("<f4").reshape(count, dim)
 
 
-def _build_binary(folder: Path, dim: int, factory: str, ef_construction: int, advance: Callable[[int], None]) -> None:
+def _build_binary(folder: Path, dim: int, factory: str, advance: Callable[[int], None]) -> None:
     faiss = load_faiss()
     bits = -(-dim // 8) * 8
     if factory == BINARY:
         index = faiss.IndexBinaryFlat(bits)
     else:
         index = faiss.IndexBinaryHNSW(bits, int(factory.removeprefix(BINARY_GRAPH)))
-        index.hnsw.efConstruction = ef_construction
+        index.hnsw.efConstruction = _EF_CONSTRUCTION
     with same_graph():
         for vectors in vector_blocks(folder, _AT_ONCE):
             index.add(sign_bits(vectors))

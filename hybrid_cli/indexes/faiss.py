@@ -14,7 +14,7 @@ import numpy as np
 
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError, InputError, option_error
-from hybrid_cli.indexes.options import VectorIndex
+from hybrid_cli.indexes.options import FLAT
 
 ALL_GPUS = "auto"
 
@@ -100,8 +100,8 @@ def adding_on(gpus: Sequence[int], index: Any) -> Iterator[None]:
         ivf.quantizer = kept
 
 
-FLAT = "Flat"
 BINARY, BINARY_GRAPH = "Binary", "BHNSW"  # sign codes with Hamming distance; the number of links follows the name
+_LINKS = 64  # per vector of an HNSW graph
 _BITS = {FLAT: 32, "SQfp16": 16, "SQbf16": 16, "SQ8": 8, "SQ6": 6, "SQ4": 4}
 FLOATS = (FLAT, "SQfp16", "SQbf16")
 
@@ -136,45 +136,41 @@ def load_faiss() -> Any:
 # --------------------------------------------------------------------------------------------------------- index types
 
 
-def _code_bytes(recipe: VectorIndex, dim: int) -> int:
-    """Return the bytes of a product code: the set value, or the largest divisor of `dim` up to dim / 4."""
-    size = recipe.pq_bytes or max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
-    if dim % size:
-        raise option_error("pq_bytes", size, f"needs a divisor of the vectors' length {dim}")
-    return size
+def _code_bytes(dim: int) -> int:
+    """Return the bytes of a product code: the largest divisor of `dim` up to dim / 4."""
+    return max(size for size in range(1, max(2, dim // 4 + 1)) if dim % size == 0)
 
 
-def _lists(recipe: VectorIndex, count: int) -> int:
-    """Return the number of inverted lists: the set value, or 4 sqrt(count), with at least 39 vectors per list."""
-    return recipe.nlist or max(1, min(round(4 * count**0.5), count // 39))
+def _lists(count: int) -> int:
+    """Return the number of inverted lists: 4 sqrt(count), with at least 39 vectors per list."""
+    return max(1, min(round(4 * count**0.5), count // 39))
 
 
-def _rotated(size: int) -> str:
-    return f"OPQ{size},PQ{size}"
+FACTORIES: Mapping[str, Callable[[int, int], str]] = {
+    "flat": lambda dim, count: FLAT,
+    "fp16": lambda dim, count: "SQfp16",
+    "sq8": lambda dim, count: "SQ8",
+    "pq": lambda dim, count: f"PQ{_code_bytes(dim)}",
+    "opq": lambda dim, count: f"OPQ{_code_bytes(dim)},PQ{_code_bytes(dim)}",
+    "binary": lambda dim, count: BINARY,
+    "hnsw": lambda dim, count: f"HNSW{_LINKS},{FLAT}",
+    "hnsw-fp16": lambda dim, count: f"HNSW{_LINKS},SQfp16",
+    "hnsw-sq8": lambda dim, count: f"HNSW{_LINKS},SQ8",
+    "hnsw-binary": lambda dim, count: f"{BINARY_GRAPH}{_LINKS}",
+    "ivf": lambda dim, count: f"IVF{_lists(count)},{FLAT}",
+}  # index type -> (length and number of vectors) -> FAISS factory string
 
 
-FACTORIES: Mapping[str, Callable[[VectorIndex, int, int], str]] = {
-    "flat": lambda recipe, dim, count: FLAT,
-    "fp16": lambda recipe, dim, count: "SQfp16",
-    "sq8": lambda recipe, dim, count: "SQ8",
-    "pq": lambda recipe, dim, count: f"PQ{_code_bytes(recipe, dim)}",
-    "opq": lambda recipe, dim, count: _rotated(_code_bytes(recipe, dim)),
-    "binary": lambda recipe, dim, count: BINARY,
-    "hnsw": lambda recipe, dim, count: f"HNSW{recipe.m},{FLAT}",
-    "hnsw-fp16": lambda recipe, dim, count: f"HNSW{recipe.m},SQfp16",
-    "hnsw-sq8": lambda recipe, dim, count: f"HNSW{recipe.m},SQ8",
-    "hnsw-binary": lambda recipe, dim, count: f"{BINARY_GRAPH}{recipe.m}",
-    "ivf": lambda recipe, dim, count: f"IVF{_lists(recipe, count)},{FLAT}",
-}  # index type -> (recipe, length and number of vectors) -> FAISS factory string
-
-
-def factory_string(recipe: VectorIndex, dim: int, count: int) -> str:
+def factory_string(index_type: str | None, dim: int, count: int) -> str:
     """Return the FAISS factory string of an index over `count` vectors of length `dim`.
 
-    Raises:
-        InputError: the product code does not divide the vectors.
+    Args:
+        index_type: a name of `FACTORIES`, or a factory string; None is `flat`.
+        dim: length of the vectors.
+        count: number of vectors.
     """
-    return recipe.factory or FACTORIES[recipe.index_type or "flat"](recipe, dim, count)
+    named = FACTORIES.get(index_type or "flat")
+    return str(index_type) if named is None else named(dim, count)
 
 
 def is_binary(factory: str) -> bool:
@@ -219,10 +215,9 @@ def empty_index(factory: str, dim: int) -> Any:
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        raise option_error(
-            "factory", factory, f"no FAISS factory string for {dim} dimensions ({reason(error)})", code="invalid-value"
-        ) from None
-    check_metric(index, f"--factory {factory}")
+        problem = f"use {', '.join(FACTORIES)}, auto, or a factory string of FAISS for {dim} dimensions"
+        raise option_error("index_type", factory, f"{problem} ({reason(error)})", code="invalid-value") from None
+    check_metric(index, f"--index-type {factory}")
     codes = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
     if isinstance(codes, faiss.IndexPQ):
         codes.do_polysemous_training = False  # tables for a kind of search that is not used take minutes

@@ -19,6 +19,7 @@ INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexe
     "ivf": "inverted lists",
     "auto": "the smallest index with enough recall",
 }
+FLAT = "Flat"  # factory string of an exact index
 VectorType = Literal["float32", "float16"]
 
 BINARY_K = 1000  # candidates by Hamming distance, rescored with the float query
@@ -29,13 +30,9 @@ class VectorIndex:
     """Type and parameters of a FAISS index.
 
     Attributes:
-        index_type: a name of `INDEX_TYPES`; None is `flat`.
-        factory: any other FAISS factory string.
-        m: links per vector of an HNSW graph.
-        ef_construction, ef_search: candidates during the construction and the search of an HNSW graph.
-        nlist: number of inverted lists; None is 4 times the square root of the documents.
+        index_type: a name of `INDEX_TYPES`, or a factory string of FAISS; None is `flat`.
+        ef_search: candidates during the search of an HNSW graph.
         nprobe: inverted lists searched per query.
-        pq_bytes: bytes of a product code; None is a quarter of the dimensions.
         memory: bytes that an index of type `auto` may have.
         min_recall: recall of the exact top 100 hits that an index of type `auto` must have.
         faiss_device: GPUs that train inverted lists and assign vectors to them; see `faiss.pick_gpus`.
@@ -43,13 +40,8 @@ class VectorIndex:
     """
 
     index_type: str | None = None
-    factory: str | None = None
-    m: int = 64
-    ef_construction: int = 200
     ef_search: int = 128
-    nlist: int | None = None
     nprobe: int = 64
-    pq_bytes: int | None = None
     memory: int | None = None
     min_recall: float = 0.98
     faiss_device: str = "auto"

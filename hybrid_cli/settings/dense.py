@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hybrid_cli.encoders.options import CombineMode, Combining, Precision
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
-from hybrid_cli.indexes.options import INDEX_TYPES, VectorType
+from hybrid_cli.indexes.options import FLAT, VectorType
 from hybrid_cli.settings.base import Settings
 from hybrid_cli.settings.common import (
     DENSE_INDEX,
@@ -35,13 +35,12 @@ from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, op
 from hybrid_cli.settings.retrieval import RETRIEVAL, IndexBm25, SearchOptions
 from hybrid_cli.settings.sparse import SparseIndex
 
-HNSW = tuple(kind for kind in INDEX_TYPES if kind.startswith("hnsw"))
-HNSW_FACTORY, IVF_FACTORY = "an HNSW factory string", "an IVF factory string"
 INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Computation"
 IMPORTED = "Vectors of other tools"
 
-_TRAINED = ("sq8", "pq", "opq", "hnsw-sq8", "ivf", "auto")  # built from a sample of the vectors
-APPROXIMATE = "an approximate index type"
+APPROXIMATE, GRAPH, LISTS = "an approximate index type", "a graph (HNSW)", "inverted lists (IVF)"  # facts
+SAMPLED = "an index type that is trained on a sample"  # fact
+_UNTRAINED = ("flat", "fp16", "binary", "hnsw", "hnsw-fp16", "hnsw-binary")
 OF_TRANSFORMER, OF_STATIC, OF_DENSE = "a transformer encoder", "a static encoder", "a dense encoder"  # facts
 OF_DENSE_TRANSFORMER = "a dense transformer encoder"  # fact
 _DOCUMENTS = when(queries=None, split=None, encoder=OF_DENSE)
@@ -54,15 +53,10 @@ class VectorIndex(Seeded, options.VectorIndex):
     """Type and parameters of a FAISS index.
 
     Attributes:
-        index_type: Index type: exact (`flat`), codes, graphs (`hnsw`), lists (`ivf`), or `auto`: the smallest with
-            enough recall. Table: docs/indexes.md.
-        factory: Any other FAISS factory string, such as `OPQ64,IVF1024,PQ64`.
-        m: Links per vector of an HNSW graph.
-        ef_construction: Size of the candidate list during the construction of an HNSW graph.
+        index_type: Index type: exact (`flat`), codes, graphs (`hnsw`), lists (`ivf`), `auto`, or a factory string of
+            FAISS, such as `HNSW32,Flat`. Table: docs/indexes.md.
         ef_search: Size of the candidate list during a search of an HNSW graph; `search --ef-search` overrides it.
-        nlist: Number of inverted lists.
         nprobe: Number of inverted lists searched per query; `search --nprobe` overrides it.
-        pq_bytes: Bytes of a product code.
         memory: Maximum bytes of the index: `500M`, `4G`.
         min_recall: Minimum recall of the exact top 100 hits.
         seed: Random seed of training samples and recall checks.
@@ -73,35 +67,27 @@ class VectorIndex(Seeded, options.VectorIndex):
     option_panel = INDEX
     scopes = (
         scope(_DOCUMENTS, "index_type")
-        + scope(when(**_DOCUMENTS.allowed, index_type=None), "factory")
-        + scope(when(index_type=HNSW), "m")
-        + scope((when(index_type=HNSW), when(graph=HNSW_FACTORY)), "ef_construction", "ef_search")
-        + scope(when(index_type="ivf"), "nlist")
-        + scope((when(index_type="ivf"), when(lists=IVF_FACTORY)), "nprobe", "faiss_device")
-        + scope(when(index_type=("pq", "opq", "auto")), "pq_bytes")
+        + scope(when(structure=GRAPH), "ef_search")
+        + scope(when(structure=LISTS), "nprobe", "faiss_device")
         + scope(when(index_type="auto"), "memory", "min_recall")
-        + scope((when(index_type=_TRAINED), when(factory=GIVEN), when(recall_check=True)), "seed")
+        + scope((when(training=SAMPLED), when(recall_check=True)), "seed")
     )
 
-    index_type: str | None = option(None, choices=INDEX_TYPES, shown="flat; binary for a model trained with --loss bpr")
-    factory: str | None = option(None)
-    m: int = inherited("--M", minimum=2, maximum=1024)
-    ef_construction: int = inherited(minimum=1)
+    index_type: str | None = option(None, metavar="TYPE", shown="flat; binary for a model trained with --loss bpr")
     ef_search: int = inherited(minimum=1)
-    nlist: int | None = option(None, minimum=1, shown="4 times the square root of the documents")
     nprobe: int = inherited(minimum=1)
-    pq_bytes: int | None = option(None, minimum=1, shown="a quarter of the dimensions")
     memory: int | None = inherited(minimum=1, parse=byte_count, metavar="BYTES", shown="any", recorded=True)
     min_recall: float = inherited(minimum=0, maximum=1)
     faiss_device: str = redeclare(SearchOptions, "faiss_device", panel=INDEX, applies=None, recorded=False)
     seed: int = inherited()
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, the structures in the factory string, and whether the index is approximate."""
-        factory = self.factory or ""
-        graph, lists = HNSW_FACTORY if "HNSW" in factory else "", IVF_FACTORY if "IVF" in factory else ""
-        approximate = "" if self.index_type == "flat" and not factory else APPROXIMATE
-        return {**super().values(), "graph": graph, "lists": lists, "exactness": approximate}
+        """Return every field by name, the structures of the index, and whether it is approximate, and trained."""
+        kind = self.index_type or ""
+        structures = tuple(fact for part, fact in (("HNSW", GRAPH), ("IVF", LISTS)) if part in kind.upper())
+        approximate = "" if kind in ("flat", FLAT) else APPROXIMATE
+        sampled = SAMPLED if kind and kind not in _UNTRAINED else ""
+        return {**super().values(), "structure": structures, "exactness": approximate, "training": sampled}
 
 
 _tuning_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))

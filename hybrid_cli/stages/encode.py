@@ -363,9 +363,7 @@ def _texts_and_model(made: Manifest) -> dict[str, artifacts.Input]:
 
 def _with_type(settings: Encode, binary: bool) -> Encode:
     """Return settings with an index type: the set one, else that for which the encoder was trained."""
-    if settings.index_type or settings.factory:
-        return settings
-    return settings.changed(index_type="binary" if binary else "flat")
+    return settings if settings.index_type else settings.changed(index_type="binary" if binary else "flat")
 
 
 def _without_contract(recorded: dict[str, Any]) -> dict[str, Any]:

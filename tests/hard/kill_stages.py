@@ -99,7 +99,7 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "label": ("label tiny --index bm25 --max-queries 6 --threads 1 --output out", "--seed 7", 1),
     "encode": ("encode tiny --model bert --shard-size 4 --threads 1 --output out", "--vector-dtype float16", 2),
     "encode (queries)": ("encode tiny --split test --model bert --threads 1 --output out", "--dtype bf16", 2),
-    "encode (index)": ("encode dense --index-type hnsw --threads 1 --output out", "--M 8", 1),
+    "encode (index)": ("encode dense --index-type HNSW64,Flat --threads 1 --output out", "--ef-search 8", 1),
     "encode (vectors)": ("encode tiny --from-vectors vectors.npy --threads 1 --output out", "--index-type sq8", 1),
     "encode (binary)": ("encode dense --index-type binary --threads 1 --output out", "--index-type fp16", 1),
     "encode (two models)": ("encode tiny --model bert,bert-2 --threads 1 --output out", "--combine sum", 2),
