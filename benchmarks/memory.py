@@ -59,7 +59,7 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
         "fuse a={n}/bm25.parquet b={n}/flat.parquet --missing exact --index {n}/bm25,{n}/flat --threads 1 "
         "--output {n}/both.parquet"
     ),
-    "rerank": "rerank {n}/bm25.parquet --model {reranker} --top-k 2 --threads 1 --output {n}/reranked.parquet",
+    "rerank": "rerank {n}/bm25.parquet --model {reranker} --depth 2 --threads 1 --output {n}/reranked.parquet",
     "evaluate": "evaluate {n}/data --split train {n}/bm25.parquet {n}/flat.parquet",
     "mine-negatives": "mine-negatives {n}/data --split train --index {n}/bm25 --threads 1 --output {n}/train.parquet",
     "label": "label {n}/data --index {n}/bm25 --max-queries 20000 --threads 1 --output {n}/labels",

@@ -16,7 +16,7 @@ CLEAR_RUN ?= $(OUT)/bm25+after
 DEPTHS ?= 10,20,50,100,200,500,1000
 RERANKER ?= --max-length 160 --lr 5e-5
 reranked := $(OUT)/rerank
-rerank_by_depth = $(HYBRID) rerank $< --model $(reranked)/listwise --depths $(DEPTHS) --output $(@D) --overwrite
+rerank_by_depth = $(HYBRID) rerank $< --model $(reranked)/listwise --depth $(DEPTHS) --output $(@D) --overwrite
 train_reranker = $(HYBRID) train-reranker $< $(RERANKER) --dev $(OUT)/dev.parquet \
     --dev-queries $(DEV_QUERIES) --seed $(SEED) --output $(@D) --overwrite
 rerank_rows := \
@@ -47,13 +47,13 @@ $(reranked)/large/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	$(train_reranker) --model $(MODEL_LARGE) --loss pointwise
 
 $(reranked)/bm25.%.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet $(reranked)/%/manifest.json
-	$(HYBRID) rerank $< --model $(reranked)/$* --top-k $(TOP_K) --output $@ --overwrite
+	$(HYBRID) rerank $< --model $(reranked)/$* --depth $(TOP_K) --output $@ --overwrite
 
 $(reranked)/clear.large.$(TEST).parquet: $(CLEAR_RUN).$(TEST).parquet $(reranked)/large/manifest.json
-	$(HYBRID) rerank $< --model $(reranked)/large --top-k $(CLEAR_TOP_K_LARGE) --output $@ --overwrite
+	$(HYBRID) rerank $< --model $(reranked)/large --depth $(CLEAR_TOP_K_LARGE) --output $@ --overwrite
 
 $(reranked)/clear.%.$(TEST).parquet: $(CLEAR_RUN).$(TEST).parquet $(reranked)/%/manifest.json
-	$(HYBRID) rerank $< --model $(reranked)/$* --top-k $(CLEAR_TOP_K) --output $@ --overwrite
+	$(HYBRID) rerank $< --model $(reranked)/$* --depth $(CLEAR_TOP_K) --output $@ --overwrite
 
 $(reranked)/bm25-by-depth/manifest.json: $(OUT)/bm25.$(TEST).parquet $(reranked)/listwise/manifest.json
 	$(rerank_by_depth)

@@ -425,7 +425,7 @@ def test_a_reranker_gives_grades_as_often_as_people(here: Path, server: Server, 
 def test_a_judge_that_ranked_the_hits_is_warned_about(here: Path, server: Server, reranker: Path) -> None:
     queries, corpus = "tiny/queries.test.parquet", "tiny"
     words = ["rerank", RUNS[0], "--model", reranker, "--queries", queries, "--collection", corpus, "--device", "cpu"]
-    assert hybrid(*words, "--top-k", 4, "--output", "reranked.parquet").code == 0
+    assert hybrid(*words, "--depth", 4, "--output", "reranked.parquet").code == 0
     judged(server, output="all.tsv")
     values = {(row[0], row[2]): number % 2 for number, row in enumerate(lines_of(Path("all.tsv")))}
     Path("human.tsv").write_text("".join(f"{qid}\t0\t{docid}\t{value}\n" for (qid, docid), value in values.items()))

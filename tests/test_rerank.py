@@ -87,7 +87,7 @@ def test_the_other_hits_keep_their_distances() -> None:
 
 
 def test_the_top_hits_have_the_scores_of_their_texts(made: Path, reranker: Path, tmp_path: Path) -> None:
-    out = rerank(made / "dense.parquet", model=str(reranker), top_k=3, output=tmp_path / "out.parquet", **OPTIONS)
+    out = rerank(made / "dense.parquet", model=str(reranker), depth=3, output=tmp_path / "out.parquet", **OPTIONS)
     before, after = runs.read_run(made / "dense.parquet"), runs.read_run(out)
     expected = scored(reranker, before.filter(pl.col("rank") <= 3), dict(TINY_QUERIES["test"]))
     both = after.join(expected.select("qid", "docid", "new_score"), on=["qid", "docid"])
@@ -106,13 +106,13 @@ def test_the_top_hits_have_the_scores_of_their_texts(made: Path, reranker: Path,
 
 
 def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_path: Path) -> None:
-    folder = rerank(made / "dense.parquet", model=str(reranker), depths=(1, 4), output=tmp_path / "by-depth", **OPTIONS)
+    folder = rerank(made / "dense.parquet", model=str(reranker), depth=(1, 4), output=tmp_path / "by-depth", **OPTIONS)
     manifest = artifacts.read_manifest(folder, Kind.RERANKED)
     assert manifest.counts["depths"] == [1, 4]
     assert manifest.counts["seconds"] > 0
     for depth in (1, 4):
         alone = rerank(
-            made / "dense.parquet", model=str(reranker), top_k=depth, output=tmp_path / f"{depth}.parquet", **OPTIONS
+            made / "dense.parquet", model=str(reranker), depth=depth, output=tmp_path / f"{depth}.parquet", **OPTIONS
         )
         one, other = runs.read_run(folder / f"depth-{depth}.parquet"), runs.read_run(alone)
         assert one.drop("score").equals(other.drop("score"))
@@ -130,9 +130,9 @@ def test_the_report_shows_quality_and_cost_by_depth(
 ) -> None:
     runs_of = {}
     for name in ("bm25", "dense"):
-        depths = (1, 3) if name == "bm25" else (2,)
+        depths = (1, 3) if name == "bm25" else (1, 2)
         out = tmp_path / f"{name}-by-depth"
-        runs_of[name] = rerank(made / f"{name}.parquet", model=str(reranker), depths=depths, output=out, **OPTIONS)
+        runs_of[name] = rerank(made / f"{name}.parquet", model=str(reranker), depth=depths, output=out, **OPTIONS)
     given = [str(made / "collection"), str(made / "bm25.parquet")]
     folders = [f"bm25={runs_of['bm25']}", str(runs_of["dense"])]
     options: dict[str, Any] = {"split": "test", "measures": ["MRR@10", "R@100"], "reranked": folders}
@@ -141,7 +141,7 @@ def test_the_report_shows_quality_and_cost_by_depth(
     assert notices.says("short-lists", run="bm25, 3 rescored")
     rows = shown.rows("reranked-quality")
     assert [(row["stage"], row["depth"]) for row in rows] == [
-        ("bm25", 0), ("bm25", 1), ("bm25", 3), ("dense-by-depth", 0), ("dense-by-depth", 2)
+        ("bm25", 0), ("bm25", 1), ("bm25", 3), ("dense-by-depth", 0), ("dense-by-depth", 1), ("dense-by-depth", 2)
     ]  # fmt: skip
     done = hybrid("evaluate", *given, runs_of["bm25"] / "depth-3.parquet", "--split", "test", "--format", "json")
     means = {run["run"]: run["means"]["MRR@10"] for run in json.loads(done.out)["runs"]}

@@ -365,7 +365,7 @@ def test_a_reranker_of_a_retriever_rescores_the_fused_hits_as_rerank_does(
     )
     fused = search(tiny, split="test", index=first, output=tmp_path / "first.parquet")
     again = rerank(
-        fused, model=str(reranker), top_k=3, collection=tiny, dtype="fp32", output=tmp_path / "again.parquet"
+        fused, model=str(reranker), depth=3, collection=tiny, dtype="fp32", output=tmp_path / "again.parquet"
     )
     searched = runs.read_run(search(tiny, split="test", index=whole, output=tmp_path / "whole.parquet"))
     equal(searched, runs.read_run(again), 1e-5)

@@ -30,6 +30,8 @@ REMOVED = {
     "evaluate --robustness": "--study robustness",
     "index-bm25 --tune-measure": "--measure",
     "label --drop-own": "",
+    "rerank --depths": "--depth",
+    "rerank --top-k": "--depth",
     "label --drop-same-text": "",
     "mine-negatives --keep-same-text": "",
     "train-sparse --flops-warmup": "",

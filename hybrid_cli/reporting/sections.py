@@ -538,7 +538,7 @@ def at_depths(first_stage: str, folder: Path, plan: EvaluationPlan) -> list[AtDe
 
     Args:
         first_stage: its name, for messages.
-        folder: written by `rerank --depths`.
+        folder: written by `rerank --depth`.
         plan: measures and judgments.
 
     Raises:

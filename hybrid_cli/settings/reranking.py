@@ -97,7 +97,7 @@ class Rerank(OnDevice, Threaded, Pairs, Writes):
     scores at their previous distances. Queries without text keep their order. An interrupted command resumes with the
     first missing shard.
 
-    With `--depths`, each pair is scored once, and the output is a folder with one run per depth, for `report
+    With several `--depth`, each pair is scored once, and the output is a folder with one run per depth, for `report
     --reranked`.
 
     All documents of training examples are scored, for `train-dense --distill`; with `--collection` and `--split`, or
@@ -106,8 +106,7 @@ class Rerank(OnDevice, Threaded, Pairs, Writes):
     Attributes:
         run: A run (Parquet, TREC or MS MARCO), or training examples.
         model: Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.
-        top_k: Hits that are rescored per query.
-        depths: Numbers of rescored hits per query; writes one run for each.
+        depth: Hits that are rescored per query; several numbers write one run for each.
         collection: Collection or corpus with the texts of the documents.
         split: Split of the collection with the queries.
         queries: Query file; overrides the path recorded in the run.
@@ -119,23 +118,19 @@ class Rerank(OnDevice, Threaded, Pairs, Writes):
     command = "rerank"
     panel = FUSION
     examples = (
-        "hybrid rerank out/bm25.parquet --model out/reranker --top-k 100 --output out/reranked.parquet",
-        "hybrid rerank out/bm25.parquet --model out/reranker --depths 10,20,50,100,200,500,1000 --output out/by-depth",
+        "hybrid rerank out/bm25.parquet --model out/reranker --depth 100 --output out/reranked.parquet",
+        "hybrid rerank out/bm25.parquet --model out/reranker --depth 10,20,50,100,200,500,1000 --output out/by-depth",
         "hybrid rerank out/train.parquet --model out/reranker --output out/scored.parquet",
     )
 
     run: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(depths=None, input=A_RUN), "top_k")
-        + scope(when(input=A_RUN), "depths")
-        + scope(when(collection=GIVEN), "split")
-        + scope(when(split=None), "queries")
+        scope(when(input=A_RUN), "depth") + scope(when(collection=GIVEN), "split") + scope(when(split=None), "queries")
     )
 
     model: str = option(REQUIRED, panel=RERANKER, recorded=False)
-    top_k: int = option(100, "--top-k", "-k", minimum=1)
-    depths: Sequence[int] = option((), minimum=1)
+    depth: Sequence[int] = option((100,), "--depth", "-k", minimum=1)
     collection: Path | None = option(None, shown="the corpus recorded in the run")
     split: str | None = option(None, recorded=False)
     queries: Path | None = option(None)
@@ -146,4 +141,4 @@ class Rerank(OnDevice, Threaded, Pairs, Writes):
     @property
     def deepest(self) -> int:
         """Return the largest number of rescored hits per query."""
-        return max(self.depths, default=self.top_k)
+        return max(self.depth)

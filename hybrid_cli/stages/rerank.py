@@ -31,7 +31,7 @@ def rerank(settings: Rerank) -> Path:
     """Rescore the top hits of a run, or score training examples, in shards that survive an interruption.
 
     Returns:
-        Path of the run or of the examples, or with `depths` of a folder with one run per depth.
+        Path of the run or of the examples, or with several depths of a folder with one run per depth.
 
     Raises:
         InputError: unusable inputs or options, or texts that are missing.
@@ -41,26 +41,27 @@ def rerank(settings: Rerank) -> Path:
     if record is not None and record.kind == Kind.EXAMPLES:
         return _score_examples(settings)
     inputs = _inputs(settings)
-    kind = Kind.RERANKED if settings.depths else Kind.RUN
+    several = len(settings.depth) > 1
+    kind = Kind.RERANKED if several else Kind.RUN
     output = artifacts.output_of(settings, kind, inputs, {**settings.recorded(), "dtype": _dtype(settings)})
     if output.up_to_date:
         return output.path
     run = runs.open_run(settings.run)
     _check_depth(settings, run)
-    if settings.depths:
+    if several:
         with output.folder() as (work, counts):
             job = _job(settings, inputs, run, work)
             job.score()
             counts |= job.counts(settings.deepest)
-            counts |= {"depths": sorted(settings.depths), "seconds": job.facts("seconds")}
-            for depth in sorted(settings.depths):
+            counts |= {"depths": sorted(settings.depth), "seconds": job.facts("seconds")}
+            for depth in sorted(settings.depth):
                 _write(job, output, inputs, depth, work / layout.run_of(depth))
             job.note(output.path)
     else:
         with output.file_with_shards() as (work, path):
             job = _job(settings, inputs, run, work)
             job.score()
-            _write(job, output, inputs, settings.top_k, path)
+            _write(job, output, inputs, settings.deepest, path)
             job.note(output.path)
     return output.path
 
@@ -140,17 +141,18 @@ def _dtype(settings: Rerank) -> str:
 
 
 def _check_depth(settings: Rerank, run: Run) -> None:
-    """Refuse depths, and note hits to rescore, that no query of the run has."""
+    """Refuse several depths, and note a single one, that no query of the run has."""
     longest = int(run.queries["length"].max() or 0)  # type: ignore[arg-type]
-    if above := [depth for depth in settings.depths if depth > longest]:
+    above = [depth for depth in settings.depth if depth > longest]
+    if above and len(settings.depth) > 1:
         reason = f"{settings.run} has at most {longest} hits per query; pass depths up to {longest}"
-        raise option_error("depths", above, reason, limit=longest, path=settings.run)
-    if "top_k" in settings.given and settings.top_k > longest:
+        raise option_error("depth", above, reason, limit=longest, path=settings.run)
+    if above and "depth" in settings.given:
         console.warn(
-            f"--top-k {settings.top_k}: {settings.run} has at most {longest} hits per query; all are rescored",
+            f"--depth {settings.deepest}: {settings.run} has at most {longest} hits per query; all are rescored",
             code="short-lists",
-            option="top_k",
-            value=settings.top_k,
+            option="depth",
+            value=settings.deepest,
             path=settings.run,
             hits=longest,
         )
@@ -162,7 +164,7 @@ def _write(
     """Write the run with `depth` rescored hits per query."""
     manifest = replace(output.manifest, counts=job.counts(depth), location=path.resolve())
     if path.parent != output.target.parent and output.manifest.kind == Kind.RERANKED:
-        options = manifest.options | {"depths": [], "top_k": depth}
+        options = manifest.options | {"depth": [depth]}
         described = artifacts.describe_inputs(inputs, output.target / path.name)
         manifest = replace(manifest, kind=Kind.RUN, options=options, inputs=described)
     with storage.replacing(path) as scratch:

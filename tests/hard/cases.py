@@ -58,7 +58,7 @@ def comparable(file: Path) -> bytes:
     if fields is None:
         return content
     del fields["seconds"], fields["checksum"]
-    fields.get("counts", {}).pop("seconds", None)  # of `rerank --depths`
+    fields.get("counts", {}).pop("seconds", None)  # of `rerank --depth`
     fields["checksums"] = {
         name: value
         for name, value in fields.get("checksums", {}).items()

@@ -189,8 +189,8 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
         INPUTS[9].replace("--output reranker", "--loss pointwise --output out"), "--seed 7", 1
     ),
     "train-reranker": (INPUTS[9].replace("--output reranker", "--output out"), "--seed 7", 1),
-    "rerank": (f"{RERANK} --top-k 3 --output out.parquet", "--max-length 40", 2),
-    "rerank (depths)": (f"{RERANK} --depths 1,2 --output out", "--max-length 40", 2),
+    "rerank": (f"{RERANK} --depth 3 --output out.parquet", "--max-length 40", 2),
+    "rerank (depths)": (f"{RERANK} --depth 1,2 --output out", "--max-length 40", 2),
     "train-sparse": (INPUTS[10].replace("--output splade", "--output out"), "--seed 7", 1),
     "encode (sparse)": (INPUTS[11].replace("--output splade-index", "--output out"), "--quantization 64", 2),
     "search (sparse)": (f"{SEARCHED} splade-index --output out.parquet", "--hits 3", 2),
