@@ -169,7 +169,7 @@ def training(commands: Commands, collection: Path, steps: int, rounds: int, batc
     """Compare training on one device with training on all."""
     folder, model = commands.folder, without_dropout(commands.folder)
     examples = mine_negatives(collection, split="train", sources="random:2", output=folder / "train.parquet")
-    words = ["train-dense", examples, "--model", model, "--loss", "nll", "--batch-size", batch, "--precision", "fp32"]
+    words = ["train-dense", examples, "--model", model, "--loss", "nll", "--batch-size", batch, "--dtype", "fp32"]
     words += ["--query-max-len", 32, "--doc-max-len", 96, "--device", "cpu" if commands.on_cpu else "cuda"]
     words += ["--max-steps", steps, "--epochs", 99]
     measured: dict[int, list[Measured]] = {1: [], len(commands.devices): []}
@@ -242,7 +242,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     print(f"devices {names}, torch {torch.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), devices)
-        collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=commands.folder / "docs"))
+        collection = prepare(PreparePythonDocs(package=["scipy"], output=commands.folder / "docs"))
         if "training" in arguments.parts:
             training(commands, collection, arguments.steps, arguments.rounds, arguments.batch)
         rows = pl.read_parquet(collection / "corpus.parquet")

@@ -43,7 +43,7 @@ def own_pairs(folder: Path) -> Iterator[str]:
     from hybrid_cli.stages.prepare import prepare
     from hybrid_cli.stages.search import search
 
-    data = prepare(PreparePythonDocs(package=PACKAGES, only=True, output=folder / "data"))
+    data = prepare(PreparePythonDocs(package=PACKAGES, output=folder / "data"))
     index = index_bm25(data, output=folder / "bm25")
     runs = {}
     for name, k1, b in (("default", 0.9, 0.4), ("lucene", 1.2, 0.75), ("extreme", 5.0, 1.0)):

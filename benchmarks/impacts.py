@@ -1,4 +1,4 @@
-"""Time and loss of a search with impacts of 8 bits (`search --impact-bits 8`) relative to exact ones, one thread.
+"""Time and loss of a search with impacts of 8 bits (`search --engine matrix-8bit`) relative to exact ones, one thread.
 
 python benchmarks/impacts.py data/scifact=out/scifact-bm25 data/pydocs=out/pydocs-bm25
 
@@ -81,7 +81,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     for name in tasks:
         print(f"{name:8} {1e3 * statistics.median(times[name]) / QUERIES:.3f} ms of CPU time per query")
     row = Row(
-        f"search --impact-bits 8, {postings:,} random postings, CPU time",
+        f"search --engine matrix-8bit, {postings:,} random postings, CPU time",
         "exact impacts",
         ratios(times["exact"], times["8 bits"]),
         "",

@@ -39,7 +39,7 @@ def main() -> None:
     steps = parser.parse_args().steps
     plan, relevance = Sampling(), partial(nll, temperature=0.05)
     with tempfile.TemporaryDirectory() as folder:
-        collection = prepare(PreparePythonDocs(package=["scipy"], only=True, output=Path(folder) / "docs"))
+        collection = prepare(PreparePythonDocs(package=["scipy"], output=Path(folder) / "docs"))
         index = index_bm25(collection, output=Path(folder) / "bm25")
         mined = mine_negatives(collection, split="train", index=index, output=Path(folder) / "train.parquet")
         examples, lexical = Examples(mined), open_bm25(index)

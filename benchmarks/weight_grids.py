@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--lexical", default="bm25")
     parser.add_argument("--dense", nargs="+", default=["minilm"])
     parser.add_argument("--grids", nargs="+", default=["log", "scaled"])
-    parser.add_argument("--measures", nargs="+", default=["MRR@10", "nDCG@10"])
+    parser.add_argument("--measure", nargs="+", default=["MRR@10", "nDCG@10"])
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     rows = [

@@ -15,5 +15,5 @@ printf 'q1 0 007 1\nq2 0 salt 1\n' > $OUT/source/qrels.txt
 hybrid prepare trec $OUT/source/documents.jsonl --topics test=$OUT/source/queries.tsv --qrels test=$OUT/source/qrels.txt --output $OUT/collection
 hybrid index-bm25 $OUT/collection --output $OUT/bm25
 hybrid search $OUT/collection --split test --index $OUT/bm25 --hits 10 --output $OUT/bm25.parquet
-hybrid evaluate $OUT/collection --split test $OUT/bm25.parquet --measures MRR@10
+hybrid evaluate $OUT/collection --split test $OUT/bm25.parquet --measure MRR@10
 hybrid search --index $OUT/bm25 --query "sodium"

@@ -45,7 +45,7 @@ claims_clear_runs := bm25=$(OUT)/bm25.test.parquet \
 
 claims-clear: $(SETUP) $(OUT)/bm25.test.parquet  ## CLEAR's claims on DATA: losses and negatives, SEEDS of each (hours)
 	$(each_seed)
-	$(evaluate) $(claims_clear_runs) --measures $(CLAIM_MEASURES) --output $(MEASURED)/clear.parquet --overwrite --study over-seeds \
+	$(evaluate) $(claims_clear_runs) --measure $(CLAIM_MEASURES) --output $(MEASURED)/clear.parquet --overwrite --study over-seeds \
 	    --roc-against bm25 --baseline bm25+nll
 	@$(CURVES) $(claims_clear_curves) --output $(MEASURED)/clear-curves.csv
 
@@ -135,7 +135,7 @@ claims_attacked = $(shell ls $(claims_adversary) 2>/dev/null)
 
 claims-roc: $(SETUP) $(OUT)/bm25.test.parquet $(claims_adversary)  ## RoC's claims on DATA: orthogonality against a control, SEEDS of each (hours)
 	$(each_seed)
-	$(evaluate) $(claims_roc_runs) $(if $(claims_attacked),$(claims_roc_attacked_runs)) --measures $(CLAIM_MEASURES) \
+	$(evaluate) $(claims_roc_runs) $(if $(claims_attacked),$(claims_roc_attacked_runs)) --measure $(CLAIM_MEASURES) \
 	    --output $(MEASURED)/roc.parquet --overwrite --study over-seeds --roc-against bm25 --baseline bm25+E0
 	@$(CURVES) $(claims_roc_curves) --output $(MEASURED)/roc-curves.csv
 
@@ -198,7 +198,7 @@ claims_lite_curves := $(foreach seed,$(SEEDS),$(foreach arm,$(claims_lite_arms),
 
 claims-lite: $(SETUP) $(OUT)/bm25.test.parquet  ## LITE's claims on DATA: distillation and boosting, SEEDS of each (hours)
 	$(each_seed)
-	$(evaluate) $(claims_lite_runs) --measures $(CLAIM_MEASURES) --output $(MEASURED)/lite.parquet --overwrite --study over-seeds \
+	$(evaluate) $(claims_lite_runs) --measure $(CLAIM_MEASURES) --output $(MEASURED)/lite.parquet --overwrite --study over-seeds \
 	    --baseline dpr32
 	@$(CURVES) $(claims_lite_curves) --output $(MEASURED)/lite-curves.csv
 
@@ -287,7 +287,7 @@ claims_bpr_curves := $(foreach seed,$(SEEDS),$(foreach row,$(claims_bpr_rows),$(
 
 claims-bpr: $(SETUP)  ## BPR's claim on DATA: training for binary codes, SEEDS of each (hours)
 	$(each_seed)
-	$(evaluate) $(claims_bpr_runs) --measures $(CLAIM_MEASURES) --output $(MEASURED)/bpr.parquet --overwrite --study over-seeds \
+	$(evaluate) $(claims_bpr_runs) --measure $(CLAIM_MEASURES) --output $(MEASURED)/bpr.parquet --overwrite --study over-seeds \
 	    --baseline signs
 	@$(CURVES) $(claims_bpr_curves) --output $(MEASURED)/bpr-curves.csv
 
@@ -320,7 +320,7 @@ claims_lambda_curves := $(foreach seed,$(SEEDS),$(foreach arm,$(claims_lambda_ar
 
 claims-lambda: $(SETUP) $(OUT)/bm25.test.parquet  ## SPAR's claims on DATA: a transformer Lambda, SEEDS of each (many hours)
 	$(each_seed)
-	$(evaluate) $(claims_lambda_runs) --measures $(CLAIM_MEASURES) --output $(MEASURED)/lambda.parquet --overwrite --study over-seeds \
+	$(evaluate) $(claims_lambda_runs) --measure $(CLAIM_MEASURES) --output $(MEASURED)/lambda.parquet --overwrite --study over-seeds \
 	    --overlap-with bm25
 	@$(CURVES) $(claims_lambda_curves) --output $(MEASURED)/lambda-curves.csv
 

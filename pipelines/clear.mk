@@ -22,7 +22,7 @@ clear_runs := \
 clear_files := $(filter %.parquet,$(subst =, ,$(clear_runs)))
 
 clear: $(SETUP) $(clear_files)  ## CLEAR on DATA: train, search, fuse, evaluate
-	@$(evaluate) $(clear_runs) --measures $(MEASURES) --baseline bm25,before,after
+	@$(evaluate) $(clear_runs) --measure $(MEASURES) --baseline bm25,before,after
 
 $(OUT)/after/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss $(LOSS) \
@@ -30,7 +30,7 @@ $(OUT)/after/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 
 $(OUT)/report.html: $(clear_files)
 	$(HYBRID) report $(DATA) --split $(TEST) $(clear_runs) --complement after bm25 --model $(OUT)/after \
-	    --measures $(MEASURES) --output $@ --overwrite
+	    --measure $(MEASURES) --output $@ --overwrite
 
 # Ablations, one seed. Every variant uses the weights of its last step, so that validation selects nothing.
 
@@ -38,7 +38,7 @@ ablation_rows := residual bm25+residual constant bm25+constant random bm25+rando
 ablation := $(OUT)/ablations/seed-$(SEED)
 ablation_runs := bm25=$(OUT)/bm25.$(TEST).parquet before=$(OUT)/before.$(TEST).parquet bm25+before=$(OUT)/bm25+before.$(TEST).parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(ablation_rows),$(row)-$(seed)=$(OUT)/ablations/seed-$(seed)/$(row).$(TEST).parquet))
-ablation_table = $(evaluate) $(ablation_runs) --measures $(MEASURES) --output $(OUT)/ablations/measurements.parquet
+ablation_table = $(evaluate) $(ablation_runs) --measure $(MEASURES) --output $(OUT)/ablations/measurements.parquet
 
 ablations: $(SETUP) $(OUT)/bm25.$(TEST).parquet $(OUT)/before.$(TEST).parquet $(OUT)/bm25+before.$(TEST).parquet  ## CLEAR's ablations on DATA: loss and negatives, SEEDS of each
 	$(each_seed)

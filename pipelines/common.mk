@@ -53,7 +53,7 @@ $(OUT)/train-%.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) $(MINE) --seed $* --output $@ --overwrite
 
 $(OUT)/dev.parquet: $(bm25)
-	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --num-negatives 4 --output $@ --overwrite
+	$(HYBRID) mine-negatives $(DATA) --split dev --index $(<D) --negatives 4 --output $@ --overwrite
 
 # Dense indexes: of the untrained model, of a trained encoder
 

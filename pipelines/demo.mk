@@ -16,13 +16,13 @@ first_files := $(filter %.parquet,$(subst =, ,$(first_runs)))
 trained_files := $(filter %.parquet,$(subst =, ,$(trained_runs)))
 
 first: $(SETUP) $(first_files)  ## BM25, the untrained model and their default fusion on DATA, with the verdict
-	@$(evaluate) $(first_runs) --measures $(MEASURES)
+	@$(evaluate) $(first_runs) --measure $(MEASURES)
 
 trained: $(SETUP) $(trained_files) $(OUT)/trained-report.html  ## the same with a model of DEMO_STEPS training steps, and a report
-	@$(evaluate) $(trained_runs) --measures $(MEASURES)
+	@$(evaluate) $(trained_runs) --measure $(MEASURES)
 
 $(OUT)/trained/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --max-steps $(DEMO_STEPS) --seed $(SEED) --output $(@D)
 
 $(OUT)/trained-report.html: $(trained_files)
-	$(HYBRID) report $(DATA) --split test $(trained_runs) --complement trained bm25 --measures $(MEASURES) --output $@ --overwrite
+	$(HYBRID) report $(DATA) --split test $(trained_runs) --complement trained bm25 --measure $(MEASURES) --output $@ --overwrite

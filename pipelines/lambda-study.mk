@@ -10,7 +10,7 @@ lambda := $(OUT)/lambda-study/seed-$(SEED)
 lambda_rows := questions sampled all cropped positives1 positives2 positives5
 lambda_runs := bm25=$(OUT)/bm25.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(lambda_rows),$(row)-$(seed)=$(OUT)/lambda-study/seed-$(seed)/$(row).test.parquet))
-lambda_table = $(evaluate) $(lambda_runs) --measures $(SPAR_MEASURES) --overlap-with bm25 \
+lambda_table = $(evaluate) $(lambda_runs) --measure $(SPAR_MEASURES) --overlap-with bm25 \
     --output $(OUT)/lambda-study/measurements.parquet
 
 lambda-study: $(SETUP) $(OUT)/bm25.test.parquet  ## training queries and positives of Lambda on DATA, SEEDS of each row

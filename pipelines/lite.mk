@@ -35,7 +35,7 @@ lite_runs := bm25=$(OUT)/bm25.$(TEST).parquet \
     $(foreach row,$(LITE_RULED), \
         sum+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).sum.$(TEST).parquet \
         product+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).product.$(TEST).parquet))
-lite_table = $(evaluate) $(lite_runs) --measures $(LITE_MEASURES) --output $(OUT)/lite/measurements.parquet
+lite_table = $(evaluate) $(lite_runs) --measure $(LITE_MEASURES) --output $(OUT)/lite/measurements.parquet
 
 lite: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## LITE, DrBoost and hybrids on DATA, SEEDS of each row
 	$(each_seed)
@@ -111,7 +111,7 @@ drboost_runs := bm25=$(OUT)/bm25.$(TEST).parquet \
     $(foreach seed,$(SEEDS),$(foreach row,dpr32 $(drboost_names), \
         $(row)-$(seed)=$(OUT)/lite/seed-$(seed)/$(row).$(TEST).parquet \
         bm25+$(row)-$(seed)=$(OUT)/lite/seed-$(seed)/bm25+$(row).minmax.$(TEST).parquet))
-drboost_table = $(evaluate) $(drboost_runs) --measures $(LITE_MEASURES) --output $(OUT)/lite/drboost.parquet
+drboost_table = $(evaluate) $(drboost_runs) --measure $(LITE_MEASURES) --output $(OUT)/lite/drboost.parquet
 
 drboost: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## an ensemble of ROUNDS learners (2 to 6) on DATA, alone and with BM25
 	$(each_seed)

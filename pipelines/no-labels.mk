@@ -28,7 +28,7 @@ no_labels_dense = $(train_dense) $< --model $(MODEL) $(NO_LABELS_TRAIN) --max-st
 
 no-labels: $(SETUP) $(filter %.parquet,$(subst =, ,$(no_labels_single)))  ## encoders trained on pseudo-queries of DATA, SEEDS of each
 	$(each_seed)
-	$(evaluate) $(no_labels_runs) --measures $(MEASURES) --baseline start,bm25+start,bm25+before --study over-seeds \
+	$(evaluate) $(no_labels_runs) --measure $(MEASURES) --baseline start,bm25+start,bm25+before --study over-seeds \
 	    --output $(MEASURED)/no-labels-$(notdir $(DATA)).parquet --overwrite
 
 no-labels-seed: $(no_labels_arms:%=$(no_labels_seed)/%.test.parquet) \

@@ -206,7 +206,7 @@ $(eq)/bm25+dpr.$(TEST).parquet: $(eq)/bm25.$(TEST).parquet $(eq)/dpr.$(TEST).par
 	$(weighted_sum) $^ --index $(OUT)/bm25,$(eq_dpr) --weights @$(nq)/released/dpr.weights.json --output $@
 
 $(eq)/$(TEST)/measurements.parquet: $(filter %.parquet,$(subst =, ,$(eq_rows)))
-	$(evaluate) $(eq_rows) --measures acc@20,acc@100 --output $@ --overwrite
+	$(evaluate) $(eq_rows) --measure acc@20,acc@100 --output $@ --overwrite
 
 paper-entityquestions: | $(SETUP)
 	$(nq_needs)$(eq_needs)
@@ -247,7 +247,7 @@ $(beir)/$(BEIR_SET)/data/manifest.json: $(if $(small),$(beir)/source/msmarco/cor
 
 # The runs with a Lambda exist: each Lambda has a call of its own.
 beir-set: $(filter %.parquet,$(subst =, ,$(beir_alone)))
-	$(evaluate) $(beir_alone) $(beir_with_lambda) --measures nDCG@10 --output $(OUT)/measurements.parquet --overwrite
+	$(evaluate) $(beir_alone) $(beir_with_lambda) --measure nDCG@10 --output $(OUT)/measurements.parquet --overwrite
 
 beir_make = $(paper_make) DATA=$(beir)/$$set/data OUT=$(beir)/$$set RELEASED=$(beir)/$$set BEIR_SET=$$set \
     RELEASED_NAMES='$(beir_bases) $(beir_lambdas) lite drboost-2' TUNED=$(msmarco)/spar/released TEST=$$split

@@ -41,9 +41,9 @@ recipe_dev_runs := bm25=$(OUT)/bm25.dev.parquet before=$(OUT)/before.dev.parquet
 
 recommended: $(SETUP) $(OUT)/bm25+before.test.parquet $(OUT)/bm25+before.dev.parquet  ## objectives for the dense half of a hybrid on DATA, SEEDS of each
 	$(each_seed)
-	@$(HYBRID) evaluate $(DATA) --split dev $(recipe_dev_runs) --measures $(RECIPE_MEASURES) \
+	@$(HYBRID) evaluate $(DATA) --split dev $(recipe_dev_runs) --measure $(RECIPE_MEASURES) \
 	    --output $(MEASURED)/recommended-$(RECIPE_NAME)-dev.parquet --overwrite --study over-seeds --baseline bm25+nll
-	@$(evaluate) $(recipe_runs) --measures $(RECIPE_MEASURES) --output $(MEASURED)/recommended-$(RECIPE_NAME).parquet --overwrite \
+	@$(evaluate) $(recipe_runs) --measure $(RECIPE_MEASURES) --output $(MEASURED)/recommended-$(RECIPE_NAME).parquet --overwrite \
 	    --study over-seeds --baseline bm25+nll
 
 recommended-seed: $(recipe_rows:%=$(recipe)/%.test.parquet) $(recipe_dev_rows:%=$(recipe)/%.dev.parquet)

@@ -30,7 +30,7 @@ rerank_rows := \
     $(if $(MODEL_LARGE),large=$(reranked)/bm25.large.$(TEST).parquet clear+large=$(reranked)/clear.large.$(TEST).parquet)
 
 rerank: $(SETUP) $(filter %.parquet,$(subst =, ,$(rerank_rows)))  ## rerankers on DATA: on BM25 and on CLEAR, with and without RoC's masks
-	@$(evaluate) $(rerank_rows) --measures $(MEASURES) --baseline bm25,clear
+	@$(evaluate) $(rerank_rows) --measure $(MEASURES) --baseline bm25,clear
 
 rerank-depths: $(SETUP) $(reranked)/report.html  ## quality and time by the number of rescored hits, on BM25 and on CLEAR
 
@@ -64,4 +64,4 @@ $(reranked)/clear-by-depth/manifest.json: $(CLEAR_RUN).$(TEST).parquet $(reranke
 $(reranked)/report.html: $(reranked)/bm25-by-depth/manifest.json $(reranked)/clear-by-depth/manifest.json
 	$(HYBRID) report $(DATA) --split $(TEST) bm25=$(OUT)/bm25.$(TEST).parquet clear=$(CLEAR_RUN).$(TEST).parquet \
 	    --reranked bm25=$(reranked)/bm25-by-depth --reranked clear=$(reranked)/clear-by-depth \
-	    --measures $(MEASURES) --output $@ --overwrite
+	    --measure $(MEASURES) --output $@ --overwrite

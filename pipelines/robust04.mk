@@ -29,7 +29,7 @@ fold_runs := \
     bm25+$(FOLD_ROW)=$(OUT)/bm25+$(FOLD_ROW).all.parquet
 
 cross-validation: $(SETUP) $(filter %.parquet,$(subst =, ,$(fold_runs)))  ## cross-validation on DATA: train, tune and test each fold, evaluate once
-	@$(HYBRID) evaluate $(OUT)/folds --split all $(fold_runs) --measures $(FOLD_MEASURES) --baseline bm25
+	@$(HYBRID) evaluate $(OUT)/folds --split all $(fold_runs) --measure $(FOLD_MEASURES) --baseline bm25
 
 $(folds): $(corpus) $(FOLDS) | $(SETUP)
 	$(HYBRID) split $(DATA) --folds $(PARTS) $(FOLDS:%=--folds-file %) $(if $(NO_DEV),--no-dev) --output $(@D) --overwrite

@@ -22,7 +22,7 @@ SYNONYMS ?=
 
 robust := $(OUT)/robustness
 robust_rows := $(SYSTEMS) $(HYBRIDS)
-robust_table = $(HYBRID) evaluate $(DATA) --split test --study robustness --measures $(ROBUSTNESS_MEASURES) \
+robust_table = $(HYBRID) evaluate $(DATA) --split test --study robustness --measure $(ROBUSTNESS_MEASURES) \
     --output $(MEASURED)/robustness.parquet --overwrite
 
 # 1. Attack the queries: robustness/queries/ATTACK.parquet. `hybrid perturb` exits with 3 if a resource is missing.

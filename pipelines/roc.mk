@@ -17,7 +17,7 @@ roc_out := $(OUT)/$(ROC_NAME)
 roc := $(roc_out)/seed-$(SEED)
 roc_runs := bm25=$(OUT)/bm25.$(TEST).parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(ROC_ROWS),$(row)-$(seed)=$(roc_out)/seed-$(seed)/$(row).$(TEST).parquet))
-roc_table = $(evaluate) $(roc_runs) --measures $(ROC_MEASURES) --output $(roc_out)/measurements.parquet
+roc_table = $(evaluate) $(roc_runs) --measure $(ROC_MEASURES) --output $(roc_out)/measurements.parquet
 
 roc: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## RoC's ablation on DATA, SEEDS of each row, and a report
 	$(each_seed)
@@ -57,5 +57,5 @@ roc_report_rows := dense bm25+dense bm25+clear bm25+E bm25+I bm25+EI
 
 $(roc_out)/report.html: $(OUT)/bm25.$(TEST).parquet $(roc_report_rows:%=$(roc)/%.$(TEST).parquet)
 	$(HYBRID) report $(DATA) --split $(TEST) $(foreach run,$^,$(notdir $(run:.$(TEST).parquet=))=$(run)) \
-	    --complement dense bm25 --measures MRR@10,MAP,R@20,R@100 --model $(roc)/dense --model $(roc)/clear \
+	    --complement dense bm25 --measure MRR@10,MAP,R@20,R@100 --model $(roc)/dense --model $(roc)/clear \
 	    --model $(roc)/E --model $(roc)/I --model $(roc)/EI --output $@ --overwrite

@@ -25,7 +25,7 @@ spar := $(OUT)/spar/seed-$(SEED)
 SPAR_ROWS ?= dense two init joint sum concat lambda static static+dense bm25+dense bm25+concat bm25+static+dense
 spar_runs := bm25=$(OUT)/bm25.$(TEST).parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(SPAR_ROWS),$(row)-$(seed)=$(OUT)/spar/seed-$(seed)/$(row).$(TEST).parquet))
-spar_table = $(evaluate) $(spar_runs) --measures $(SPAR_MEASURES) --overlap-with bm25 --output $(OUT)/spar/measurements.parquet
+spar_table = $(evaluate) $(spar_runs) --measure $(SPAR_MEASURES) --overlap-with bm25 --output $(OUT)/spar/measurements.parquet
 
 spar: $(SETUP) $(OUT)/bm25.$(TEST).parquet  ## SPAR on DATA, SEEDS of each row: dense and Lambda in one index
 	$(each_seed)
@@ -119,7 +119,7 @@ spar_shuffled_runs := \
     static=$(spar)/static.$(TEST).parquet static.shuffled=$(spar)/static.shuffled.parquet
 
 $(OUT)/spar/shuffled.txt: $(filter %.parquet,$(subst =, ,$(spar_shuffled_runs)))
-	$(evaluate) $(spar_shuffled_runs) --measures $(SPAR_MEASURES) > $@
+	$(evaluate) $(spar_shuffled_runs) --measure $(SPAR_MEASURES) > $@
 
 $(OUT)/spar/queries.shuffle.parquet: $(corpus) | $(SETUP)
 	$(HYBRID) perturb $(DATA) --split $(TEST) --attack shuffle --output $@ --overwrite

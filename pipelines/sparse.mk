@@ -24,7 +24,7 @@ sparse_runs := bm25=$(OUT)/bm25.$(TEST).parquet bm25+rm3=$(OUT)/bm25+rm3.$(TEST)
 train_sparse = $(HYBRID) train-sparse $< --model $(MODEL) $(SPARSE_TRAIN) $(SPARSE_LENGTHS) --seed $(SEED) --output $(@D) --overwrite
 
 sparse: $(SETUP) $(filter %.parquet,$(subst =, ,$(sparse_runs)))  ## learned sparse retrieval on DATA: DeepCT, SparTerm, UniCOIL, SPLADE
-	@$(evaluate) $(sparse_runs) --measures $(SPARSE_MEASURES) --baseline bm25
+	@$(evaluate) $(sparse_runs) --measure $(SPARSE_MEASURES) --baseline bm25
 
 $(sparse)/deepct/manifest.json $(sparse)/unicoil/manifest.json $(sparse)/splade/manifest.json $(sparse)/sparterm/manifest.json: $(sparse)/%/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(train_sparse) --architecture $*

@@ -21,7 +21,7 @@ static_rows := dense $(DIMS:%=static-%) both both-sq8 both-pq bm25+dense $(if $(
 static_runs := bm25=$(OUT)/bm25.test.parquet $(foreach row,$(static_rows),$(row)=$(static)/$(row).test.parquet)
 
 static-lambda: $(SETUP) $(filter %.parquet,$(subst =, ,$(static_runs))) $(static)/report.html  ## static Lambda of DIMS dimensions on DATA; one small index in place of a hybrid
-	@$(evaluate) $(static_runs) --measures $(STATIC_MEASURES) --overlap-with bm25 --baseline bm25+dense
+	@$(evaluate) $(static_runs) --measure $(STATIC_MEASURES) --overlap-with bm25 --baseline bm25+dense
 
 # Encoders. The labels come from spar.mk.
 
@@ -59,5 +59,5 @@ static_report_runs := bm25=$(OUT)/bm25.test.parquet dense=$(static)/dense.test.p
     both-sq8=$(static)/both-sq8.test.parquet both-pq=$(static)/both-pq.test.parquet bm25+dense=$(static)/bm25+dense.test.parquet
 
 $(static)/report.html: $(filter %.parquet,$(subst =, ,$(static_report_runs)))
-	$(HYBRID) report $(DATA) --split test $(static_report_runs) --complement both bm25 --measures $(STATIC_MEASURES) \
+	$(HYBRID) report $(DATA) --split test $(static_report_runs) --complement both bm25 --measure $(STATIC_MEASURES) \
 	    --output $@ --overwrite

@@ -26,7 +26,7 @@ covid_fields := $(covid)/title+text.test.parquet $(covid)/text.test.parquet $(if
 covid_runs := lexical=$(covid)/lexical.parquet dense=$(covid)/clear.test.parquet hybrid=$(covid)/hybrid.parquet
 
 transfer: $(SETUP) $(filter %.parquet,$(subst =, ,$(covid_runs)))  ## zero-shot recipe of DualRM: adapt to DATA, train on TRAIN_DATA, search DATA
-	@$(evaluate) $(covid_runs) --measures P@5,nDCG@10,R@1000 --baseline lexical $(if $(RESIDUAL),--residual-qrels $(RESIDUAL))
+	@$(evaluate) $(covid_runs) --measure P@5,nDCG@10,R@1000 --baseline lexical $(if $(RESIDUAL),--residual-qrels $(RESIDUAL))
 
 $(covid)/adapted/manifest.json: $(corpus) | $(SETUP)
 	$(HYBRID) pretrain $(DATA) --model $(MODEL) $(ADAPT) --seed $(SEED) --output $(@D) --overwrite
@@ -60,7 +60,7 @@ $(covid)/passages-bm25/manifest.json: $(PASSAGES)/manifest.json | $(SETUP)
 
 $(covid)/passages.test.parquet: $(covid)/passages-bm25/manifest.json
 	$(HYBRID) search $(DATA) --split test --index $(<D) --hits 10000 --output $(covid)/all-passages.parquet --overwrite
-	$(HYBRID) concat-runs $(covid)/all-passages.parquet --max-per doc --output $@ --overwrite
+	$(HYBRID) concat-runs $(covid)/all-passages.parquet --group max --output $@ --overwrite
 
 $(covid)/lexical.parquet: $(covid_fields)
 	$(HYBRID) fuse $^ --method $(LEXICAL) --missing zero --output $@ --overwrite

@@ -11,7 +11,7 @@ zero_runs := bm25=$(OUT)/bm25.$(TEST).parquet $(foreach model,$(MODELS), \
     $(model)=$(zero)/$(model).$(TEST).parquet bm25+$(model)=$(zero)/bm25+$(model).minmax.$(TEST).parquet)
 
 zero-shot: $(SETUP) $(filter %.parquet,$(subst =, ,$(zero_runs)))  ## encoders MODELS in FROM on DATA, without training
-	@$(evaluate) $(zero_runs) --measures $(ZERO_MEASURES) --output $(zero)/measurements.parquet --overwrite
+	@$(evaluate) $(zero_runs) --measure $(ZERO_MEASURES) --output $(zero)/measurements.parquet --overwrite
 
 $(zero)/%-index/manifest.json: $(FROM)/%/manifest.json $(corpus) | $(SETUP)
 	$(HYBRID) encode $(DATA) --model $(<D) --output $(@D) --overwrite

@@ -173,12 +173,12 @@ def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measu
     output = where.out / "tables" / f"{name}.parquet"
     options: dict[str, Any] = {"output": output, "split": where.split}
     options |= {"overlap_with": str(where.out / f"bm25.{where.split}.parquet")} if RBO in measures else {}
-    options |= {"measures": [measure for measure in measures if measure != RBO] or ["MRR@10"]}  # `evaluate` needs one
+    options |= {"measure": [measure for measure in measures if measure != RBO] or ["MRR@10"]}  # `evaluate` needs one
     options |= {"residual_qrels": where.residual} if where.residual else {}
     judged = where.data
     if where.measured_by_answers:
         judged = where.out / "tables" / f"{name}.qrels.tsv"
-        depth = max(int(name.partition("@")[2] or HITS) for name in options["measures"])
+        depth = max(int(name.partition("@")[2] or HITS) for name in options["measure"])
         _write_answered(where, [path for paths in runs for path in paths], depth, judged)
         options = {option: value for option, value in options.items() if option != "split"}
     with redirect_stdout(StringIO()):
@@ -262,7 +262,7 @@ def part_cells(where: Collection, table: Table) -> Iterator[Cell]:
     measures = tuple(dict.fromkeys(measure for _, measure in map(str.split, table.columns)))
     frames = [pl.read_parquet(file, columns=["run"]) for file in files.values()]
     common = set.intersection(*(set(frame["run"]) for frame in frames)) & runs
-    found = aggregate(Evaluate([f"{part}={file}" for part, file in files.items()], measures=measures))
+    found = aggregate(Evaluate([f"{part}={file}" for part, file in files.items()], measure=measures))
     means = {(part, run, name): mean for name, part, run, mean in found.table.iter_rows()}
     complete = len(found.parts) == table.parts
     for row in (row for row in table.rows if row.run in common):

@@ -123,7 +123,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_tiny_source(folder)
         topics = {split: folder / f"topics.{split}.tsv" for split in TINY_QUERIES}
         qrels = {split: folder / f"qrels.{split}.txt" for split in TINY_JUDGEMENTS}
-        prepare(PrepareTrec(folder / "docs.jsonl", topics=topics, qrels=qrels, output=folder / "collection"))
+        prepare(PrepareTrec(folder / "docs.jsonl", queries=topics, qrels=qrels, output=folder / "collection"))
 
     return once(tmp_path_factory, "tiny", build) / "collection"
 

@@ -58,7 +58,7 @@ def collection(folder: Path) -> Path:
     for split, rows in queries.items():
         write_lines(topics[split], *({"id": qid, "text": text} for qid, text in rows))
         write_lines(qrels[split], *("\t".join(map(str, row)) for row in judgments[split]))
-    return prepare(PrepareTrec(source, topics=topics, qrels=qrels, output=folder / "a<b>&amp;c"))
+    return prepare(PrepareTrec(source, queries=topics, qrels=qrels, output=folder / "a<b>&amp;c"))
 
 
 def make(folder: Path, model: Path) -> Study:
@@ -76,7 +76,7 @@ def make(folder: Path, model: Path) -> Study:
         batch_size=2,
         epochs=2,
         learning_rate=1e-3,
-        precision="fp32",
+        dtype="fp32",
         eval_steps=1,
         dev=examples,
         dev_queries=4,

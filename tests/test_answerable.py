@@ -140,7 +140,7 @@ def test_runs_of_a_calibrated_retriever_have_probabilities_that_other_commands_i
 ) -> None:
     monkeypatch.chdir(tmp_path)
     few = {"train": 1, "dev": 40, "test": 30}
-    data = prepare(PreparePythonDocs(package=["rich"], only=True, sample=150, sample_queries=few, output=Path("data")))
+    data = prepare(PreparePythonDocs(package=["rich"], sample=150, sample_queries=few, output=Path("data")))
     bm25 = index_bm25(data, output=Path("bm25"))
     retriever = compose([bm25], calibrate=True, qrels=data, split="dev", output=Path("made"))
     run = search(data, split="test", index=retriever, hits=20, output=Path("run.parquet"))

@@ -17,7 +17,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 
-PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "precision": "fp32"}
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32"}
 NLL = {**PLAN, "loss": "nll"}
 TEXTS = ["salt water", "a river and its bank"]
 

@@ -31,7 +31,7 @@ from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses
 
-PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
+PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, "dtype": "fp32"}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_candidates_are_the_nearest_documents_by_hamming_distance(tmp_path: Path
     assert len(nearest) < 40
 
 
-PLAN_nested: dict[str, Any] = {"batch_size": 4, "max_steps": 2, "precision": "fp32"}
+PLAN_nested: dict[str, Any] = {"batch_size": 4, "max_steps": 2, "dtype": "fp32"}
 
 
 @pytest.mark.parametrize("unit", [True, False])

@@ -137,7 +137,7 @@ def docs(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The docstrings of a package, both indexes, and their calibrated retriever."""
     folder = tmp_path_factory.mktemp("calibration")
     few = {"train": 1, "dev": 60, "test": 40}
-    prepare(PreparePythonDocs(package=["rich"], only=True, sample=250, sample_queries=few, output=folder / "rich"))
+    prepare(PreparePythonDocs(package=["rich"], sample=250, sample_queries=few, output=folder / "rich"))
     index_bm25(folder / "rich", output=folder / "bm25")
     encode(folder / "rich", model=str(tiny_bert), output=folder / "dense")
     compose(sides(folder), calibrate=True, qrels=folder / "rich", split="dev", output=folder / "calibrated")

@@ -90,7 +90,7 @@ def measured(done: Done) -> set[str]:
 def test_the_command_line_overrides_the_config_file(judged: list[Path], config: Write) -> None:
     path = config("format: csv\nsplit: test\nmeasures: R@3\n")
     assert measured(hybrid("evaluate", *judged, "--config", path)) == {"R@3"}
-    assert measured(hybrid("evaluate", *judged, "--config", path, "--measures", "P@1")) == {"P@1"}
+    assert measured(hybrid("evaluate", *judged, "--config", path, "--measure", "P@1")) == {"P@1"}
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_the_command_line_overrides_the_config_file(judged: list[Path], config: 
         ("- csv\n", refusal("not-yaml", path="settings.yaml")),
         ("format: [\n", refusal("not-yaml", path="settings.yaml")),
         (
-            "measures: R@3\nformat: csv\nmeasures: R@4\n",
-            refusal("repeated-option", path="settings.yaml", line=3, option="measures"),
+            "measure: R@3\nformat: csv\nmeasure: R@4\n",
+            refusal("repeated-option", path="settings.yaml", line=3, option="measure"),
         ),
-        ("measures: R@3\nm: R@4\n", refusal("repeated-option", path="settings.yaml", option="m")),
+        ("measure: R@3\nm: R@4\n", refusal("repeated-option", path="settings.yaml", option="m")),
         ("log-file: a\nlog_file: b\n", refusal("repeated-option", path="settings.yaml", line=2, option="log_file")),
-        ("measures: {a: 1, b: 2, a: 3}\n", refusal("repeated-option", path="settings.yaml", line=1, option="a")),
-        ("measures: &m [R@3]\nformat: *m\n", refusal("not-yaml", path="settings.yaml", line=2)),
+        ("measure: {a: 1, b: 2, a: 3}\n", refusal("repeated-option", path="settings.yaml", line=1, option="a")),
+        ("measure: &m [R@3]\nformat: *m\n", refusal("not-yaml", path="settings.yaml", line=2)),
         (ALIASES, refusal("not-yaml", path="settings.yaml", line=2)),
         ("relevance-level: high\n", refusal("not-a-number", option="relevance_level", value="high")),
         ("relevance-level: 0x1\n", refusal("not-a-number", option="relevance_level", value="0x1")),
@@ -128,18 +128,18 @@ def test_an_invalid_config_file_is_refused_in_one_line(
 
 def test_a_dry_run_prints_the_settings_and_writes_nothing(judged: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "deep" / "values.parquet"
-    done = hybrid("evaluate", *judged, "--split", "test", "--measures", "P@1", "--output", output, "--dry-run")
+    done = hybrid("evaluate", *judged, "--split", "test", "--measure", "P@1", "--output", output, "--dry-run")
     settings = dict(line.split(maxsplit=1) for line in done.out.splitlines() if not line.startswith("run "))
     assert (done.code, done.err) == (0, "")
     assert settings["output"] == f"{output} (would be written)"
     assert settings["qrels"] == f"{judged[0] / 'qrels.test.parquet'} (qrels)"
-    assert settings["measures"] == "['P@1']"
+    assert settings["measure"] == "['P@1']"
     assert not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_reports_an_up_to_date_output_and_checks_the_options(judged: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "values.parquet"
-    command = ["evaluate", *judged, "--split", "test", "--measures", "P@1", "--output", output]
+    command = ["evaluate", *judged, "--split", "test", "--measure", "P@1", "--output", output]
     assert hybrid(*command).code == 0
     before = output.read_bytes()
     assert f"{output} (up to date)" in hybrid(*command, "--dry-run").out
@@ -178,7 +178,7 @@ def test_debug_prints_the_traceback_with_the_same_message_and_exit_code(judged: 
         (["search", "x", "--index", "y", "--hits", "0"], refusal("out-of-range", option="hits", minimum=1)),
         (["encode", "x", "--output", "--overwrite"], refusal("missing-value", option="output")),
         (
-            ["evaluate", "x", "y", "--complement", "y", "--measures", "MRR"],
+            ["evaluate", "x", "y", "--complement", "y", "--measure", "MRR"],
             refusal("missing-value", option="complement"),
         ),
     ],

@@ -121,7 +121,7 @@ def test_without_qrels_answers_decide_relevance(tmp_path: Path) -> None:
     pl.DataFrame(questions).write_parquet(queries)
     one = write_run(tmp_path / "dense.parquet", {"1": ["c", "a"], "2": ["b"], "3": ["a"]})
     two = write_run(tmp_path / "bm25.parquet", {"1": ["a"], "2": ["c"], "4": ["c"]})
-    settings: dict[str, Any] = {"queries": queries, "corpus": corpus, "measures": ["acc@1", "acc@2"]}
+    settings: dict[str, Any] = {"queries": queries, "corpus": corpus, "measure": ["acc@1", "acc@2"]}
     found = compare([queries, one, two], **settings)
     assert found.sets[0] == Sets(1, queries=3, dense=1, sparse=1, dense_only=1, sparse_only=1, both=0, fail=1)
     assert found.sets[1] == Sets(5, queries=3, dense=2, sparse=1, dense_only=1, sparse_only=0, both=1, fail=1)
@@ -148,7 +148,7 @@ def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
     tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices
 ) -> None:
     output = tmp_path / "measurements.parquet"
-    first = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measures=["P@1"], output=output)
+    first = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measure=["P@1"], output=output)
     assert first.measures == ["P@1"]
     stored = pl.read_parquet(output)
     assert stored["measure"].unique(maintain_order=True).to_list() == ["P@1", "MRR"]
@@ -156,13 +156,13 @@ def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
     found = {run: set(rows.filter(pl.col("value") >= 1 / 10)["qid"]) for run, rows in ranks.items()}
     assert first.complement is not None
     assert len(found["dense"] - found["bm25"]) == first.complement.sets[2].dense_only
-    again = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measures=["P@1"], output=output)
+    again = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measure=["P@1"], output=output)
     assert notices.says("up-to-date")
     assert in_format(again, "json") == in_format(first, "json")
 
 
 def test_a_cutoff_deeper_than_a_run_is_noted(tiny: Path, paths: list[Path], notices: Notices) -> None:
-    compare([tiny, *paths], split="test", measures=["P@1"])
+    compare([tiny, *paths], split="test", measure=["P@1"])
     deeper = ["RoC@5", "RoC@10", "RoC@20", "RoC@100"]
     assert notices.says("short-lists", run="dense", hits=2, measures=deeper)
 

@@ -82,7 +82,7 @@ def test_a_document_has_the_score_of_its_best_passage(hits: list[tuple[int, int,
     ]
     with tempfile.TemporaryDirectory() as name:
         run = write_run(Path(name) / "run.parquet", rows)
-        found = runs.read_run(concat_runs([run], max_per="doc", output=Path(name) / "out.parquet"))
+        found = runs.read_run(concat_runs([run], group="max", output=Path(name) / "out.parquet"))
     assert {(qid, docid): score for qid, docid, _, score in found.rows()} == best
     for _, part in found.group_by("qid"):
         assert part["rank"].to_list() == list(range(1, len(part) + 1))
@@ -99,10 +99,10 @@ def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny
     search = ["search", tmp_path / "passages", "--split", "test", "--index", tmp_path / "bm25", "--threads", 1]
     assert hybrid(*search, "--group", "none", "--output", tmp_path / "passages.parquet").code == 0
     output = tmp_path / "documents.parquet"
-    assert hybrid("concat-runs", tmp_path / "passages.parquet", "--max-per", "doc", "--output", output).code == 0
+    assert hybrid("concat-runs", tmp_path / "passages.parquet", "--group", "doc", "--output", output).code == 0
     assert hybrid(*search, "--output", tmp_path / "grouped.parquet").code == 0
     assert runs.read_run(tmp_path / "grouped.parquet").equals(runs.read_run(output))
-    done = hybrid("evaluate", tiny, "--split", "test", output, "--measures", "MRR@10", "--format", "json")
+    done = hybrid("evaluate", tiny, "--split", "test", output, "--measure", "MRR@10", "--format", "json")
     assert (done.code, '"MRR@10"' in done.out) == (0, True)
     first = runs.read_run(output).filter(qid="001", rank=1)
     assert first["docid"].to_list() == ["007"]

@@ -137,7 +137,7 @@ def test_gradients_with_checkpointing_are_those_without(models: dict[str, Path],
 
 
 def test_a_decoder_is_trained_in_bf16_with_checkpointing(made: Path, models: dict[str, Path], tmp_path: Path) -> None:
-    plan: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "precision": "bf16", "loss": "nll", "device": "cpu"}
+    plan: dict[str, Any] = {"max_steps": 2, "batch_size": 4, "dtype": "bf16", "loss": "nll", "device": "cpu"}
     plan |= {"model": str(models["qwen3"]), "preset": "qwen3-embedding", "query_max_len": 64, "doc_max_len": 64}
     plain = train_dense(made / "train.parquet", output=tmp_path / "plain", **plan)
     frugal = train_dense(made / "train.parquet", output=tmp_path / "frugal", gradient_checkpointing=True, **plan)
@@ -147,6 +147,6 @@ def test_a_decoder_is_trained_in_bf16_with_checkpointing(made: Path, models: dic
 
 
 def test_a_model_with_dropout_is_trained_with_checkpointing(made: Path, tmp_path: Path) -> None:
-    plan: dict[str, Any] = {"max_steps": 1, "batch_size": 4, "precision": "fp32", "loss": "nll", "lora_r": 2}
+    plan: dict[str, Any] = {"max_steps": 1, "batch_size": 4, "dtype": "fp32", "loss": "nll", "lora_r": 2}
     out = train_dense(made / "train.parquet", output=tmp_path / "out", gradient_checkpointing=True, **plan)
     assert np.isfinite(TransformerEncoder.load(out).encode_queries(TEXTS)).all()

@@ -29,7 +29,7 @@ from hybrid_cli.training import dev_set
 from hybrid_cli.training.dev_set import CORPUS, EXAMPLES, HITS, DevRetrieval, DevSet, reciprocal_ranks
 
 PLAN: dict[str, Any] = {
-    "batch_size": 3, "epochs": 4, "learning_rate": 1e-2, "precision": "fp32", "checkpoint_steps": 3, "eval_steps": 2,
+    "batch_size": 3, "epochs": 4, "learning_rate": 1e-2, "dtype": "fp32", "checkpoint_steps": 3, "eval_steps": 2,
     "loss": "nll",
 }  # fmt: skip
 

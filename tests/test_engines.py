@@ -43,9 +43,7 @@ def home(request: pytest.FixtureRequest, tiny: Path, tiny_bert: Path, tmp_path_f
     collection = tiny
     if request.param == "rich":
         few = {"train": 1, "dev": 1, "test": 30}
-        settings = PreparePythonDocs(
-            package=["rich"], only=True, sample=120, sample_queries=few, output=folder / "rich"
-        )
+        settings = PreparePythonDocs(package=["rich"], sample=120, sample_queries=few, output=folder / "rich")
         collection = prepare(settings)
     index_bm25(collection, output=folder / "bm25", k1=1.2, b=0.5)
     encode(collection, model=str(tiny_bert), dtype="fp32", normalize=True, output=folder / "dense")

@@ -31,7 +31,7 @@ def paths(tmp_path: Path) -> list[Path]:
 
 
 def test_means_are_over_all_judged_queries(tiny: Path, paths: list[Path]) -> None:
-    summary = evaluate([tiny, *paths], split="test", measures=["MRR@10", "R@2"])
+    summary = evaluate([tiny, *paths], split="test", measure=["MRR@10", "R@2"])
     # 001: second; 002: first; 003: first; 004, 005 missing; 006 not judged
     assert summary.means["bm25", "MRR@10"] == pytest.approx((1 / 2 + 1 + 1 + 0 + 0) / 5)
     assert summary.means["bm25", "R@2"] == pytest.approx((1 + 1 + 1 / 2 + 0 + 0) / 5)
@@ -45,8 +45,8 @@ def test_qrels_may_be_a_file_and_a_run_a_trec_file(tiny: Path, tmp_path: Path, p
     lines = (f"{q} Q0 {d} {r} {9 - r} x\n" for q, ds in RUNS["clear"].items() for r, d in enumerate(ds, 1))
     trec.write_text("".join(line for line in lines if "moon" not in line), "utf-8")
     qrels = tiny / "qrels.test.parquet"
-    by_option = evaluate([paths[2], f"foreign={trec}"], qrels=qrels, measures=["ndcg_cut_10"])
-    by_place = evaluate([qrels, paths[2], f"foreign={trec}"], measures=["ndcg_cut_10"])
+    by_option = evaluate([paths[2], f"foreign={trec}"], qrels=qrels, measure=["ndcg_cut_10"])
+    by_place = evaluate([qrels, paths[2], f"foreign={trec}"], measure=["ndcg_cut_10"])
     assert by_option.values.equals(by_place.values)
     assert by_option.means["clear", "ndcg_cut_10"] == by_option.means["foreign", "ndcg_cut_10"]
 
@@ -55,8 +55,8 @@ def test_remove_query_removes_hits_with_the_id_of_their_query(tmp_path: Path) ->
     run = write_run(tmp_path / "run.parquet", {"1": ["1", "2"], "2": ["3"]})
     qrels = tmp_path / "qrels.tsv"
     qrels.write_text("1\t2\t1\n2\t3\t1\n", "utf-8")
-    kept = evaluate([run], qrels=qrels, measures=["MRR@10"])
-    removed = evaluate([run], qrels=qrels, measures=["MRR@10"], remove_query=True)
+    kept = evaluate([run], qrels=qrels, measure=["MRR@10"])
+    removed = evaluate([run], qrels=qrels, measure=["MRR@10"], remove_query=True)
     assert kept.means["run", "MRR@10"] == (1 / 2 + 1) / 2
     assert removed.means["run", "MRR@10"] == 1
     assert removed.counts["run"]["removed"] == 1
@@ -74,9 +74,9 @@ def test_queries_that_are_documents_are_removed_from_their_lists(tmp_path: Path,
     write_lines(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", "1\t2\t1")
     data = prepare(PrepareBeir(tmp_path, output=tmp_path / "data"))
     run = write_run(tmp_path / "run.parquet", {"1": ["1", "2"]})
-    assert evaluate([data, run], measures=["MRR@10"]).means["run", "MRR@10"] == expected
-    assert evaluate([data, run], measures=["MRR@10"], remove_query=False).means["run", "MRR@10"] == 0.5
-    assert evaluate([data, run], measures=["MRR@10"], remove_query=True).means["run", "MRR@10"] == 1
+    assert evaluate([data, run], measure=["MRR@10"]).means["run", "MRR@10"] == expected
+    assert evaluate([data, run], measure=["MRR@10"], remove_query=False).means["run", "MRR@10"] == 0.5
+    assert evaluate([data, run], measure=["MRR@10"], remove_query=True).means["run", "MRR@10"] == 1
 
 
 def test_runs_and_files_of_another_collection_are_refused_or_named(tmp_path: Path, notices: Notices) -> None:
@@ -104,7 +104,7 @@ def test_runs_and_files_of_another_collection_are_refused_or_named(tmp_path: Pat
     with raises("other-corpus", path="c.parquet", id="a"):
         warnings("1\ta\t1\n", complement=(str(run), str(other)), queries=queries, corpus=corpus)
     with raises("other-corpus", path="c.parquet"):
-        evaluate([queries, run], queries=queries, corpus=corpus, measures=["acc@1"])
+        evaluate([queries, run], queries=queries, corpus=corpus, measure=["acc@1"])
 
 
 def test_documents_judged_earlier_leave_runs_and_judgments(tmp_path: Path) -> None:
@@ -112,18 +112,18 @@ def test_documents_judged_earlier_leave_runs_and_judgments(tmp_path: Path) -> No
     qrels, earlier = tmp_path / "qrels.tsv", tmp_path / "earlier.tsv"
     qrels.write_text("1\ta\t1\n1\tb\t0\n1\tc\t1\n2\te\t1\n3\tf\t1\n", "utf-8")
     earlier.write_text("1\ta\t1\n1\tb\t0\n2\td\t0\n3\tf\t0\n", "utf-8")
-    found = evaluate([run], qrels=qrels, measures=["MRR@10", "R@1", "Rprec"], residual_qrels=earlier)
+    found = evaluate([run], qrels=qrels, measure=["MRR@10", "R@1", "Rprec"], residual_qrels=earlier)
     values = found.values.filter(measure="MRR@10").select("qid", "value").rows()
     assert sorted(values) == [("1", 1.0), ("2", 1.0)]
     assert [found.means["run", name] for name in ("R@1", "Rprec")] == [1, 1]
     assert found.counts["run"]["removed"] == 4
     with raises("other-queries"):
-        evaluate([run], qrels=qrels, measures=["MRR@10"], residual_qrels=qrels)
+        evaluate([run], qrels=qrels, measure=["MRR@10"], residual_qrels=qrels)
     others = refusal("other-queries", option="residual_qrels")
     for content, message in {"": refusal("no-judgments", path="earlier.tsv"), "4\ta\t1\n": others}.items():
         earlier.write_text(content)
         with raises(message):
-            evaluate([run], qrels=qrels, measures=["MRR@10"], residual_qrels=earlier)
+            evaluate([run], qrels=qrels, measure=["MRR@10"], residual_qrels=earlier)
 
 
 def test_accuracy_needs_answers_and_texts_but_no_qrels(tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ def test_accuracy_needs_answers_and_texts_but_no_qrels(tmp_path: Path) -> None:
     pl.DataFrame({"docid": ["a", "b"], "title": ["The Nile", ""], "text": ["no river", "on the nile."]}).write_parquet(
         corpus
     )
-    summary = evaluate([queries, run], queries=queries, corpus=corpus, measures=["acc@1", "acc@2"])
+    summary = evaluate([queries, run], queries=queries, corpus=corpus, measure=["acc@1", "acc@2"])
     assert summary.means == {("run", "acc@1"): 0, ("run", "acc@2"): 1 / 2}
     assert summary.counts["run"] == {"judged": 2, "answered": 2, "missing": 0, "unjudged": 1}
 
 
 def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "values.parquet"
-    settings = {"split": "test", "measures": ["MRR@10", "R@2"], "overlap_with": "bm25"}
+    settings = {"split": "test", "measure": ["MRR@10", "R@2"], "overlap_with": "bm25"}
     summary = evaluate([tiny, *paths], output=output, **settings)
     assert summary.measures == ["MRR@10", "R@2", "RBO"]
     assert summary.means["bm25", "RBO"] == pytest.approx(3 / 5)  # bm25 has no hits for 004 and 005; 006 is not judged
@@ -198,7 +198,7 @@ def big(tmp_path: Path) -> list[Path | str]:
 
 
 def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
-    summary = evaluate(big(tmp_path), measures=["P@1", "Success@5"], baseline=["bad"])
+    summary = evaluate(big(tmp_path), measure=["P@1", "Success@5"], baseline=["bad"])
     content = json.loads(in_format(summary, "json"))
     assert content["runs"][0]["means"] == {"P@1": 1.0, "Success@5": 1.0}
     assert content["queries"] == {"P@1": 40, "Success@5": 40}
@@ -246,8 +246,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def over_seeds(inputs: list[Path], **options: Any) -> OverSeeds:
-    measures = options.pop("measures", ["MRR@10", "Success@10"])
-    found = evaluate_stage(inputs, measures=measures, study="over-seeds", **options)
+    measures = options.pop("measure", ["MRR@10", "Success@10"])
+    found = evaluate_stage(inputs, measure=measures, study="over-seeds", **options)
     assert isinstance(found, OverSeeds)
     return found
 
@@ -314,7 +314,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, attacked: list[Path]) -> None:
-    found = robustness(attacked, qrels=qrels, measures=["R@1", "MRR@10"])
+    found = robustness(attacked, qrels=qrels, measure=["R@1", "MRR@10"])
     assert found.systems == ["bm25", "both"]
     assert found.attacks == ["char-swap", "word-order-swap", "mine"]  # attacks of `perturb` first
     assert found.means["bm25@char-swap", "R@1"] == 16 / 40
@@ -325,7 +325,7 @@ def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, attacke
 
 
 def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, attacked: list[Path]) -> None:
-    drops = robustness(attacked, qrels=qrels, measures=["R@1"]).drops
+    drops = robustness(attacked, qrels=qrels, measure=["R@1"]).drops
     values = dict(drops.values.filter(run="bm25").select("qid", "value").iter_rows())
     assert values == pytest.approx(
         {f"q{n:02}": 0 if n < 16 else 1 / 3 if n < 24 else 2 / 3 if n < 32 else 0 for n in range(QUESTIONS)}
@@ -337,14 +337,14 @@ def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, attacked
 def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines(
     qrels: Path, attacked: list[Path]
 ) -> None:
-    found = robustness(attacked, qrels=qrels, measures=["R@1"])
+    found = robustness(attacked, qrels=qrels, measure=["R@1"])
     pairs = found.comparisons.select("run", "baseline", "wins", "losses").rows()
     assert pairs[0] == ("bm25@char-swap", "bm25", 0, 16)
     assert ("both@mine", "both", 0, 1) in pairs
     assert len(pairs) == 6
     (drop,) = found.drops.comparisons.select("run", "baseline", "difference").rows()
     assert drop == ("both", "bm25", pytest.approx((36 - 35 - (32 - 24)) / 40))
-    other = robustness(attacked, qrels=qrels, measures=["R@1"], baseline=["both"])
+    other = robustness(attacked, qrels=qrels, measure=["R@1"], baseline=["both"])
     assert other.drops.comparisons["run"].to_list() == ["bm25"]
 
 

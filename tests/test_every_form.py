@@ -121,7 +121,7 @@ def test_every_compression_is_recognised_by_its_content(tmp_path: Path, kind: st
 
 
 STAGES: dict[str, tuple[str, str]] = {  # command, and output
-    "evaluate": ("evaluate {run} --qrels {qrels} --measures nDCG@3 --format json", ""),
+    "evaluate": ("evaluate {run} --qrels {qrels} --measure nDCG@3 --format json", ""),
     "fuse": ("fuse {run} dense.parquet --qrels {qrels} --output out.parquet", "out.parquet"),
     "fuse --tune": ("fuse {run} dense.parquet --tune --folds 2 --qrels {qrels} --output out.json", "out.json"),
     "report": ("report {run} dense.parquet --qrels {qrels} --output out.html", "out.html"),

@@ -308,11 +308,6 @@ def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tin
             export(model, form="sentence-transformers", output=tmp_path / "no")
 
 
-def test_a_tag_is_one_word(tied: Path, tmp_path: Path) -> None:
-    with raises("invalid-name", option="tag"):
-        export(tied, output=tmp_path / "x", form="trec", tag="two words")
-
-
 def test_options_of_runs_are_refused_for_qrels(tied_qrels: Path, tmp_path: Path) -> None:
     with raises("option-does-not-apply", option="hits"):
         export(tied_qrels, form="trec", output=tmp_path / "x", hits=3)

@@ -33,9 +33,7 @@ PUBLISHED = "intfloat/multilingual-e5-small"  # a tiny model takes its place
 def prepare_all(tiny_bert: Path) -> None:
     """Write what the commands of the page read: collections, indexes, a retriever, runs, and answers of a person."""
     few = {"train": 1, "dev": 30, "test": 30}
-    data = prepare(
-        PreparePythonDocs(package=["rich"], only=True, sample=150, sample_queries=few, output=Path("data/mine"))
-    )
+    data = prepare(PreparePythonDocs(package=["rich"], sample=150, sample_queries=few, output=Path("data/mine")))
     sides = [index_bm25(data, output=Path("out/bm25")), encode(data, model=str(tiny_bert), output=Path("out/dense"))]
     splade = write_checkpoint(Path("splade"), "splade")
     sparse = encode(data, model=str(splade), architecture="splade", output=Path("out/splade"))

@@ -251,7 +251,7 @@ def test_the_deviation_is_that_of_the_differences_else_an_earlier_one_else_an_es
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Docstrings of a package with their questions, a BM25 index, and one of titles only."""
     folder = tmp_path_factory.mktemp("real")
-    prepare(PreparePythonDocs(package=["rich"], only=True, output=folder / "data/mine"))
+    prepare(PreparePythonDocs(package=["rich"], output=folder / "data/mine"))
     index_bm25(folder / "data/mine", output=folder / "out/retriever")
     search(folder / "data/mine", split="test", index=folder / "out/retriever", output=folder / "first.parquet")
     search(

@@ -167,7 +167,7 @@ def condensed(run: pl.DataFrame, qrels: pl.DataFrame, number: int) -> dict[str, 
     (folder / "run.trec").write_text("".join(lines))
     (folder / "qrels.txt").write_text("".join(f"{q} 0 {d} {grade}\n" for q, d, grade in qrels.iter_rows()))
     words = ["evaluate", "--qrels", folder / "qrels.txt", folder / "run.trec", "--condensed", "--format", "json"]
-    done = hybrid(*words, "--measures", "AP,P@3")
+    done = hybrid(*words, "--measure", "AP,P@3")
     assert done.code == 0, done.err
     means = json.loads(done.out)["runs"][0]["means"]
     return {name: means[name] for name in ("AP", "P@3")}
@@ -180,7 +180,7 @@ def test_the_commands_take_every_grade_of_32_bits() -> None:
     means = {}
     for level in (1, 2_147_483_647):
         words = ["evaluate", "--qrels", "qrels.txt", "run.trec", "--format", "json", "--relevance-level", level]
-        done = hybrid(*words, "--measures", "nDCG@10,MRR@10,Bpref")
+        done = hybrid(*words, "--measure", "nDCG@10,MRR@10,Bpref")
         assert done.code == 0, done.err
         means[level] = json.loads(done.out)["runs"][0]["means"]
     assert means[1] == pytest.approx({"nDCG@10": 1 / log2(3) / 2, "MRR@10": 0.25, "Bpref": 0.5})

@@ -39,7 +39,7 @@ def test_the_folder_has_a_card_and_opens_in_both_libraries(encoder: Path, tmp_pa
     (tmp_path / "run.trec").write_text(RUN)
     (tmp_path / "qrels.tsv").write_text(QRELS)
     measured = tmp_path / "measured.parquet"
-    words = ("evaluate", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.tsv", "--measures", "MRR@10")
+    words = ("evaluate", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.tsv", "--measure", "MRR@10")
     done = hybrid(*words, "--output", measured, "--format", "json")
     assert done.code == 0, done.err
     model = tmp_path / "my-model"

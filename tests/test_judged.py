@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def means(*words: object) -> list[object]:
-    done = ran("evaluate", *words, "--measures", "nDCG@10", "--format", "json")
+    done = ran("evaluate", *words, "--measure", "nDCG@10", "--format", "json")
     return [{**run, "run": ""} for run in json.loads(done.out)["runs"]]
 
 

@@ -37,7 +37,7 @@ peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.usefixtures("one_thread")
 TITLES = [""] * len(TEXTS)
 PLAN: dict[str, Any] = {
-    "loss": "nll", "batch_size": 4, "max_steps": 4, "checkpoint_steps": 2, "learning_rate": 1e-2, "precision": "fp32",
+    "loss": "nll", "batch_size": 4, "max_steps": 4, "checkpoint_steps": 2, "learning_rate": 1e-2, "dtype": "fp32",
     "lora_r": 4, "device": "cpu",
 }  # fmt: skip
 

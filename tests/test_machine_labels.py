@@ -49,7 +49,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def evaluated(qrels: str = "human.tsv", machine: str = "machine.tsv") -> MachineLabels:
     measures = ["nDCG@10", "MRR@10"]
-    found = evaluate(["one.trec", "two.trec"], qrels=Path(qrels), machine=Path(machine), measures=measures)
+    found = evaluate(["one.trec", "two.trec"], qrels=Path(qrels), machine=Path(machine), measure=measures)
     assert isinstance(found, MachineLabels)
     return found
 
@@ -155,7 +155,7 @@ def test_judgments_of_other_queries_are_refused(here: Path) -> None:
 
 
 def test_grades_of_a_machine_are_never_taken_for_those_of_people(here: Path, notices: Notices) -> None:
-    evaluate(["one.trec"], qrels=Path("machine.tsv"), measures=["nDCG@10"])
+    evaluate(["one.trec"], qrels=Path("machine.tsv"), measure=["nDCG@10"])
     count = len(frame("machine.tsv"))
     assert notices.says("machine-judgments", path="machine.tsv", judgments=count, raters=["machine:m"])
     notices.clear()

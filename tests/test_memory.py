@@ -122,7 +122,7 @@ SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
         tiny, run=made / "run.parquet", split="test", output=out
     ),
     "rerank": lambda tiny, made, out: rerank(
-        made / "run.parquet", model=str(made / "reranker"), depth=5, shard_size=4, dtype="fp32", device="cpu",
+        made / "run.parquet", model=str(made / "reranker"), depth=[5], shard_size=4, dtype="fp32", device="cpu",
         output=out,
     ),
 }  # fmt: skip

@@ -35,7 +35,7 @@ def bm25(tiny_bm25: Path) -> Path:
 @pytest.fixture(scope="module")
 def mined(tiny: Path, bm25: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("mined") / "train.parquet"
-    return mine_negatives(tiny, split="train", index=bm25, num_negatives=3, output=output)
+    return mine_negatives(tiny, split="train", index=bm25, negatives=3, output=output)
 
 
 def negatives_of(path: Path) -> pl.DataFrame:
@@ -115,7 +115,7 @@ def test_a_run_is_a_source_that_needs_no_index(tiny: Path, tmp_path: Path) -> No
     assert set(negatives_of(output).filter(qid="t2")["source"]) == {"random"}, "the run has no hits for it"
     options = artifacts.read_manifest(output).options
     assert options["sources"] == {"dense": 2, "random": 1}
-    assert "num_negatives" not in options
+    assert "negatives" not in options
 
 
 def test_depth_and_skip_top_bound_the_ranks(tiny: Path, bm25: Path, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def settings_of(**options: Any) -> MineNegatives:
     ("options", "plan"),
     [
         ({"index": "bm25"}, [Source("bm25", 8)]),
-        ({"sources": "random", "num_negatives": 3}, [Source(RANDOM, 3)]),
+        ({"sources": "random", "negatives": 3}, [Source(RANDOM, 3)]),
         ({"sources": "bm25:6, random:2", "index": "bm25"}, [Source("bm25", 6), Source(RANDOM, 2)]),
         ({"sources": ["bm25:6", "random:2"], "index": "bm25"}, [Source("bm25", 6), Source(RANDOM, 2)]),
         ({"sources": "run:out/dense.parquet:4"}, [Source("dense", 4, Path("out/dense.parquet"))]),
@@ -387,7 +387,7 @@ def test_sets_over_one_corpus_keep_their_queries_apart_and_share_documents(tiny:
     bm25 = index_bm25(tiny, output=tmp_path / "bm25")
     shutil.copytree(tiny, tmp_path / "nq")
     shutil.copytree(tiny, tmp_path / "web")
-    options: dict[str, Any] = {"split": "train", "index": bm25, "num_negatives": 3}
+    options: dict[str, Any] = {"split": "train", "index": bm25, "negatives": 3}
     alone = pl.read_parquet(mine_negatives(tiny, output=tmp_path / "alone.parquet", **options))
     both = pl.read_parquet(
         mine_negatives([tmp_path / "nq", tmp_path / "web"], output=tmp_path / "b.parquet", **options)

@@ -36,7 +36,7 @@ def examples(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = index_bm25(tiny, output=folder / "bm25")
     search(tiny, split="test", index=index, output=folder / "run.parquet")
     output = folder / "train.parquet"
-    mine_negatives(tiny, split="train", index=index, output=output, num_negatives=2)
+    mine_negatives(tiny, split="train", index=index, output=output, negatives=2)
     return output
 
 

@@ -28,7 +28,7 @@ from hybrid_cli.storage import layout
 from hybrid_cli.training import parallel
 
 PLAN = ("--max-steps", "4", "--checkpoint-steps", "2", "--clip", "1e9")  # gradients are not scaled
-TRANSFORMER = ("--epochs", "2", "--device", "cpu", "--lr", "0.02", "--precision", "fp32", "--batch-size", "7")
+TRANSFORMER = ("--epochs", "2", "--device", "cpu", "--lr", "0.02", "--dtype", "fp32", "--batch-size", "7")
 COMMANDS = {
     "plain": ("train-dense", "{examples}", "--model", "{model}", "--loss", "nll", "--dev", "{dev}", *TRANSFORMER),
     "cached": ("train-dense", "{examples}", "--model", "{model}", "--loss", "bpr", "--chunk-size", "2", *TRANSFORMER),

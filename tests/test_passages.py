@@ -65,7 +65,7 @@ def naive(hits: pl.DataFrame, rule: GroupRule) -> dict[tuple[str, str], float]:
 
 
 def values_of(collection: Path, *given: Path) -> pl.DataFrame:
-    summary = evaluate([collection, *given], split="test", measures=["nDCG@10"])
+    summary = evaluate([collection, *given], split="test", measure=["nDCG@10"])
     assert isinstance(summary, Summary)
     return summary.values
 
@@ -230,11 +230,11 @@ def test_an_index_has_documents_as_hits_where_its_collection_is_gone(made: Path,
 
 
 def test_folds_of_a_split_collection_have_documents_as_hits(made: Path, tmp_path: Path) -> None:
-    folds = split(made / "passages", splits=["test"], folds=2, dev=False, output=tmp_path / "folds")
+    folds = split(made / "passages", split=["test"], folds=2, dev=False, output=tmp_path / "folds")
     index = index_bm25(folds, output=tmp_path / "bm25")
     run = search(folds, split="all", index=index, output=tmp_path / "run.parquet")
     assert not groups.are_passages(runs.read_run(run)["docid"])
-    summary = evaluate([folds, run], split="all", measures=["nDCG@10"])
+    summary = evaluate([folds, run], split="all", measure=["nDCG@10"])
     assert isinstance(summary, Summary)
     assert summary.values["value"].sum() > 0
 

@@ -108,14 +108,14 @@ def test_a_measure_of_a_package_is_measured(folder: Path) -> None:
     qrels = {"1": {"d1": 1}}
     hits = {"1": {"d1": 2.0, "d3": 1.0}}
     assert evaluate(hits, qrels, ["First1", "first1@5", "MRR@10"]) == {"First1": 1, "first1@5": 1, "MRR@10": 1}
-    words = ["evaluate", "--qrels", "qrels.tsv", "a.trec", "b.trec", "--measures", "First1,First1@3,nDCG@10"]
+    words = ["evaluate", "--qrels", "qrels.tsv", "a.trec", "b.trec", "--measure", "First1,First1@3,nDCG@10"]
     done = hybrid(*words, "--format", "json", "--output", "measured.parquet")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert {run["run"]: run["means"]["First1@3"] for run in found["runs"]} == {"a": 1.0, "b": 0.0}
     assert artifacts.read_manifest(folder / "measured.parquet").versions["hybrid-example"] == "1.2"
     refused(
-        "evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Firs1", problem="invalid-value", option="measures"
+        "evaluate", "--qrels", "qrels.tsv", "a.trec", "--measure", "Firs1", problem="invalid-value", option="measure"
     )
 
 
@@ -124,7 +124,7 @@ def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert:
     write_examples(folder / "train.parquet")
     assert "Raise the cosine of query and positive" in help_of("train-dense")
     words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "cosine", "--temperature", "2"]
-    words += ["--max-steps", "1", "--batch-size", "4", "--precision", "fp32", "--output", "out"]
+    words += ["--max-steps", "1", "--batch-size", "4", "--dtype", "fp32", "--output", "out"]
     done = hybrid(*words, "--loss-option", "weight=0.5", "--loss-option", "squared=true")
     assert done.code == 0, done.err
     curve = pl.read_parquet(folder / "out" / "curve.parquet")
@@ -262,7 +262,7 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
             ["prepare", "pairs", "corpus.tsv", "--prefix", "a-", "--output", "docs"],
             ["perturb", "queries.tsv", "--attack", "shout", "--output", "shout.parquet"],
             ["cut-run", "a.trec", "--keep", "1", "--output", "cut.parquet"],
-            ["evaluate", "--qrels", "qrels.tsv", "a.trec", "--measures", "Top@3"],
+            ["evaluate", "--qrels", "qrels.tsv", "a.trec", "--measure", "Top@3"],
         ]
         assert [(words[0], done.err) for words in commands if (done := hybrid(*words)).code] == []
         vectors = LossInputs(

@@ -61,7 +61,7 @@ def test_unusual_ids_survive_every_format(tmp_path: Path, format_: str) -> None:
         corpus = write_lines(
             tmp_path / ("docs.jsonl" if "json" in format_ else "docs.sgml"), *(records if "json" in format_ else blocks)
         )
-        settings = PrepareTrec(corpus, topics={"test": topics}, qrels={"test": qrels}, output=output)
+        settings = PrepareTrec(corpus, queries={"test": topics}, qrels={"test": qrels}, output=output)
     made = prepare(settings)
     assert [row[0] for row in corpus_of(made)] == ids
     assert collection.read_qrels(collection.qrels_path(made))["docid"].to_list() == ids
@@ -172,10 +172,10 @@ def test_files_without_queries_or_judgments_are_refused(tmp_path: Path) -> None:
     training = write_lines(tmp_path / "t.json", "[]")
     for settings, problem in (
         (PrepareDpr(passages, output=made, training={"train": training}), refusal("no-queries", path="t.json")),
-        (PrepareDpr(passages, output=made, questions={"test": none}), refusal("no-queries", path="none.tsv")),
+        (PrepareDpr(passages, output=made, queries={"test": none}), refusal("no-queries", path="none.tsv")),
         (PrepareMsmarco(plain, output=made, queries={"dev": none}), refusal("no-queries", path="none.tsv")),
         (
-            PrepareTrec(folder / "corpus.jsonl", output=made, topics={"dev": none}),
+            PrepareTrec(folder / "corpus.jsonl", output=made, queries={"dev": none}),
             refusal("no-queries", path="none.tsv"),
         ),
         (PrepareBeir(folder, output=made), refusal("no-judgments", path="qrels/dev.tsv")),
@@ -307,7 +307,7 @@ def test_passages_have_the_title_and_the_judgments_of_their_document(tmp_path: P
     write_tiny_source(tmp_path)
     settings = PrepareTrec(
         tmp_path / "docs.jsonl",
-        topics={"test": tmp_path / "topics.test.tsv"},
+        queries={"test": tmp_path / "topics.test.tsv"},
         qrels={"test": tmp_path / "qrels.test.txt"},
         split_passages=10,
         output=tmp_path / "out",

@@ -127,7 +127,7 @@ def test_training_starts_with_the_contract_of_a_preset(tokenizer: Any, made: Pat
     model = bert(tokenizer, 0, RobertaModel, RobertaConfig)
     head: Any = ance_head(1)
     start = saved(nn.ModuleDict({"roberta": model, **head}), model.config, tokenizer, tmp_path / "ance")
-    plan: dict[str, Any] = {"loss": "nll", "max_steps": 1, "batch_size": 4, "precision": "fp32", "query_max_len": 32}
+    plan: dict[str, Any] = {"loss": "nll", "max_steps": 1, "batch_size": 4, "dtype": "fp32", "query_max_len": 32}
     out = train_dense(made / "train.parquet", output=tmp_path / "out", model=str(start), preset="ance", **plan)
     contract = read_contract(out)
     assert (contract.pooling, contract.dim, contract.query_max_len, contract.doc_max_len) == ("cls", 12, 32, 512)

@@ -25,7 +25,7 @@ from hybrid_cli.stages.train_dense import train_dense
 WORDS = ["river", "bank", "loan", "water", "money", "matrix", "inverse", "plot", "unsqueezed", "eigenvalues"]
 PLAN: dict[str, Any] = {
     "batch_size": 4, "epochs": 2, "max_length": 16, "held_out": 3, "learning_rate": 3e-3, "checkpoint_steps": 2,
-    "precision": "fp32",
+    "dtype": "fp32",
 }  # fmt: skip
 BOTH = pytest.mark.parametrize("cocondenser", [False, True])
 TEXTS = ["The matrix has an inverse.", "", "river bank"]

@@ -181,7 +181,7 @@ def test_manifests_and_tables_mark_pseudo_queries(tmp_path: Path) -> None:
     made = pseudo(titled(tmp_path / "beir"), "title")
     for file in ("queries.dev.parquet", "qrels.dev.parquet"):
         assert artifacts.read_manifest(made / file).options["pseudo_queries"] == "title"
-    folds = split(made, splits=["dev"], folds=2, output=tmp_path / "folds")
+    folds = split(made, split=["dev"], folds=2, output=tmp_path / "folds")
     assert lineage.pseudo_queries(folds / "qrels.test-1.parquet") == "title"
     qrels = collection.read_qrels(made / "qrels.dev.parquet")
     for name, score in (("one", 1.0), ("two", 2.0)):
@@ -252,7 +252,7 @@ raise RuntimeError("this module must not be run")
 
 
 def docs_of(package: str, output: Path) -> PreparePythonDocs:
-    return PreparePythonDocs(package=[package], only=True, output=output)
+    return PreparePythonDocs(package=[package], output=output)
 
 
 @pytest.fixture

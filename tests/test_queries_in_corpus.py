@@ -72,7 +72,7 @@ def two_runs(arguments: Path) -> list[Path]:
 
 
 def measured(data: Path, *runs: Path, measure: str = "MRR@10") -> list[float]:
-    found = evaluate([data, *runs], measures=[measure]).means
+    found = evaluate([data, *runs], measure=[measure]).means
     return [found[run.stem, measure] for run in runs]
 
 

@@ -78,7 +78,7 @@ def page(inputs: list[Any], folder: Path, **settings: Any) -> Page:
 
 
 def test_the_summary_has_the_findings_in_sentences(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
-    shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, complement=("dense", "bm25"))
+    shown = page([tiny, *paths], tmp_path, split="test", measure=MEASURES, complement=("dense", "bm25"))
     # MRR@10 of clear is 1, of both others (1/2 + 1 + 1) / 5; dense finds 001, 002 and 004, bm25 001, 002 and 003
     assert "clear has the highest MRR@10, 1.0000. That is .5000 more than bm25" in shown.text
     assert "which is not significant (p = " in shown.text
@@ -92,7 +92,7 @@ def test_the_first_sentence_names_pseudo_queries(tiny: Path, paths: list[Path], 
     table = pl.read_parquet(tiny / "qrels.test.parquet").to_arrow()
     qrels, made = tmp_path / "qrels.parquet", Manifest(Kind.QRELS, "prepare", {"pseudo_queries": "title"}, {})
     storage.write_parquet(qrels, [table], storage.SCHEMAS[Kind.QRELS], made)
-    shown = page([*paths], tmp_path, qrels=qrels, measures=MEASURES)
+    shown = page([*paths], tmp_path, qrels=qrels, measure=MEASURES)
     first = re.search(r'id="summary".*?<p[^>]*>(.*?)</p>', shown.html, re.DOTALL)
     assert first is not None
     assert first[1].startswith(pseudo_note("title"))
@@ -100,7 +100,7 @@ def test_the_first_sentence_names_pseudo_queries(tiny: Path, paths: list[Path], 
 
 
 def test_wins_ties_and_losses_are_in_one_row(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
-    shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, baseline=["bm25"])
+    shown = page([tiny, *paths], tmp_path, split="test", measure=MEASURES, baseline=["bm25"])
     # by query, MRR@10 of bm25 is .5, 1, 1, 0 and 0; that of clear is 1 everywhere
     assert re.search(r"\bclear\b.{,20}\bbm25 3 2 0 \+\.500", shown.text)
 
@@ -116,7 +116,7 @@ def test_the_first_row_compares_the_hybrid_with_bm25_whatever_the_baselines(stud
 
 
 def test_every_judged_query_is_compared(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
-    shown = page([tiny, *paths], tmp_path, split="test", measures=MEASURES, baseline=["bm25"])
+    shown = page([tiny, *paths], tmp_path, split="test", measure=MEASURES, baseline=["bm25"])
     content = shown.data("comparison")
     asked = dict(pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
     assert content["systems"] == ["bm25", "dense", "clear"]
@@ -141,7 +141,7 @@ def test_all_sections_are_present(whole: Path) -> None:
 
 
 def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
-    shown = page([tiny, paths[0]], tmp_path, split="test", measures=MEASURES)
+    shown = page([tiny, paths[0]], tmp_path, split="test", measure=MEASURES)
     assert shown.sections == ["summary", "measures", "depth", "groups", "absent", "provenance"]
     for reason in (
         "need two runs",
@@ -156,21 +156,21 @@ def test_a_single_run_has_no_comparison(tiny: Path, paths: list[Path], tmp_path:
 
 def test_without_texts_ids_are_shown(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     qrels = tiny / "qrels.test.parquet"
-    shown = page([*paths[:2]], tmp_path, qrels=qrels, measures=MEASURES, complement=("dense", "bm25"))
+    shown = page([*paths[:2]], tmp_path, qrels=qrels, measure=MEASURES, complement=("dense", "bm25"))
     assert any("órgãos" in query["documents"] for query in shown.with_lists)
     assert "oxygen in the blood" not in shown.html
     assert [name for name in shown.content["specs"] if name.startswith("groups")] == ["groups-1"]  # by difficulty
 
 
 def test_equal_runs_are_reported_as_equal(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
-    shown = page([tiny, f"one={paths[0]}", f"two={paths[0]}"], tmp_path, split="test", measures=MEASURES)
+    shown = page([tiny, f"one={paths[0]}", f"two={paths[0]}"], tmp_path, split="test", measure=MEASURES)
     assert "two has the same mean." in shown.text
     assert shown.with_lists == []
 
 
 def test_an_undefined_ratio_is_explained(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     empty = write_run(tmp_path / "empty.parquet", {"001": ["void"]})
-    shown = page([tiny, paths[0], empty], tmp_path, split="test", measures=MEASURES, complement=("empty", "bm25"))
+    shown = page([tiny, paths[0], empty], tmp_path, split="test", measure=MEASURES, complement=("empty", "bm25"))
     assert "k = 1, 5, 10, 20, 100: empty" in shown.text
     assert not re.search(r"\bnan\b", shown.text.lower())
     assert [row["run"] for row in shown.rows("venn-at-10") if "size" in row] == ["bm25", "neither"]
@@ -184,7 +184,7 @@ def test_answers_replace_qrels(tmp_path: Path) -> None:
     pl.DataFrame(questions).write_parquet(queries)
     texts = {"docid": ["a", "b"], "title": ["", ""], "text": ["no river", "on the nile."]}
     pl.DataFrame(texts).write_parquet(corpus)
-    settings = {"measures": ["acc@1", "acc@2"], "queries": queries, "corpus": corpus, "complement": ("one", "two")}
+    settings = {"measure": ["acc@1", "acc@2"], "queries": queries, "corpus": corpus, "complement": ("one", "two")}
     shown = page([queries, *paths], tmp_path, **settings)
     assert "depth" in shown.sections
     curve = {(row["run"], row["depth"]): row["recall"] for row in shown.rows("recall-by-depth")}
@@ -254,7 +254,7 @@ def test_lists_flag_relevant_documents_and_give_the_ranks_of_others(tiny: Path, 
     hits = ["NA", "null", "1e5", "bm25", "dense", "void", "hamlet", "lungs", "moon landing", "órgãos"]
     first = write_run(tmp_path / "first.parquet", {"001": ["007"], "002": [*hits, "salt"]})
     second = write_run(tmp_path / "second.parquet", {"001": hits, "002": ["salt"]})
-    shown = page([tiny, first, second], tmp_path, split="test", measures=["nDCG@10"], relevance_level=2)
+    shown = page([tiny, first, second], tmp_path, split="test", measure=["nDCG@10"], relevance_level=2)
     moon, salt = sorted(shown.with_lists, key=lambda query: query["qid"])
     assert (moon["ranks"], salt["ranks"]) == ({"007": [1, None]}, {"salt": [11, 1]})
     assert moon["grades"]["007"] == 2
@@ -265,7 +265,7 @@ def test_lists_flag_relevant_documents_and_give_the_ranks_of_others(tiny: Path, 
 def test_words_are_highlighted_by_their_stems(tiny: Path, tmp_path: Path) -> None:
     first = write_run(tmp_path / "first.parquet", {"001": ["007"]})
     second = write_run(tmp_path / "second.parquet", {"001": ["void"]})
-    shown = page([tiny, second, first], tmp_path, split="test", measures=MEASURES)
+    shown = page([tiny, second, first], tmp_path, split="test", measure=MEASURES)
     assert [query["text"] for query in shown.with_lists] == ["what does the moon do to the oceans"]
     assert {"moon", "oceans"} <= shown.marked
     assert not {"the", "to", "of"} & shown.marked
@@ -304,7 +304,7 @@ def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, noti
 def test_png_files_may_be_added_later(tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices) -> None:
     output, folder = tmp_path / "report.html", tmp_path / "figures"
     for png in (None, folder, folder):
-        report([tiny, paths[0]], split="test", measures=MEASURES, output=output, png=png)
+        report([tiny, paths[0]], split="test", measure=MEASURES, output=output, png=png)
     assert notices.count("up-to-date", path=output) == 2
     assert notices.count("up-to-date", path=folder) == 1
 
@@ -360,7 +360,7 @@ def test_indexes_and_encoders_may_be_named(tiny: Path, study: Study, paths: list
         [tiny, *paths],
         tmp_path,
         split="test",
-        measures=MEASURES,
+        measure=MEASURES,
         index=[f"bm25={study.lexical_index}", f"clear={study.lexical_index}", f"clear={study.dense_index}"],
         model=[f"mine={study.encoder}"],
     )

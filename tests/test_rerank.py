@@ -87,7 +87,7 @@ def test_the_other_hits_keep_their_distances() -> None:
 
 
 def test_the_top_hits_have_the_scores_of_their_texts(made: Path, reranker: Path, tmp_path: Path) -> None:
-    out = rerank(made / "dense.parquet", model=str(reranker), depth=3, output=tmp_path / "out.parquet", **OPTIONS)
+    out = rerank(made / "dense.parquet", model=str(reranker), depth=[3], output=tmp_path / "out.parquet", **OPTIONS)
     before, after = runs.read_run(made / "dense.parquet"), runs.read_run(out)
     expected = scored(reranker, before.filter(pl.col("rank") <= 3), dict(TINY_QUERIES["test"]))
     both = after.join(expected.select("qid", "docid", "new_score"), on=["qid", "docid"])
@@ -112,7 +112,7 @@ def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_p
     assert manifest.counts["seconds"] > 0
     for depth in (1, 4):
         alone = rerank(
-            made / "dense.parquet", model=str(reranker), depth=depth, output=tmp_path / f"{depth}.parquet", **OPTIONS
+            made / "dense.parquet", model=str(reranker), depth=[depth], output=tmp_path / f"{depth}.parquet", **OPTIONS
         )
         one, other = runs.read_run(folder / f"depth-{depth}.parquet"), runs.read_run(alone)
         assert one.drop("score").equals(other.drop("score"))
@@ -135,7 +135,7 @@ def test_the_report_shows_quality_and_cost_by_depth(
         runs_of[name] = rerank(made / f"{name}.parquet", model=str(reranker), depth=depths, output=out, **OPTIONS)
     given = [str(made / "collection"), str(made / "bm25.parquet")]
     folders = [f"bm25={runs_of['bm25']}", str(runs_of["dense"])]
-    options: dict[str, Any] = {"split": "test", "measures": ["MRR@10", "R@100"], "reranked": folders}
+    options: dict[str, Any] = {"split": "test", "measure": ["MRR@10", "R@100"], "reranked": folders}
     shown = Page(report(given, output=tmp_path / "report.html", **options))
     assert "reranked" in shown.sections
     assert notices.says("short-lists", run="bm25, 3 rescored")
@@ -196,7 +196,7 @@ def test_a_query_without_text_keeps_its_order(place: Path) -> None:
 
 
 PLAN: dict[str, Any] = {
-    "batch_size": 4, "negatives": 2, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "precision": "fp32",
+    "batch_size": 4, "negatives": 2, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "dtype": "fp32",
     "max_length": 48, "query_max_len": 16, "threads": 1,
 }  # fmt: skip
 PAIRS = pl.DataFrame(

@@ -99,9 +99,7 @@ def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
 def rich(folder: Path) -> Path:
     """The docstrings of a package."""
     few = {"train": 1, "dev": 1, "test": 40}
-    return prepare(
-        PreparePythonDocs(package=["rich"], only=True, sample=150, sample_queries=few, output=folder / "rich")
-    )
+    return prepare(PreparePythonDocs(package=["rich"], sample=150, sample_queries=few, output=folder / "rich"))
 
 
 def made_up(folder: Path) -> Path:
@@ -273,7 +271,7 @@ def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
 def test_negatives_are_drawn_from_the_hits_of_a_retriever(made: Path, tiny: Path, tmp_path: Path) -> None:
     retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "hybrid")
     mined = mine_negatives(
-        tiny, split="train", index=retriever, num_negatives=2, depth=6, output=tmp_path / "train.parquet"
+        tiny, split="train", index=retriever, negatives=2, depth=6, output=tmp_path / "train.parquet"
     )
     hits = runs.read_run(tmp_path / "train.hits.parquet")
     rows = pl.read_parquet(mined).explode("negatives").unnest("negatives", separator="_")
@@ -365,7 +363,7 @@ def test_a_reranker_of_a_retriever_rescores_the_fused_hits_as_rerank_does(
     )
     fused = search(tiny, split="test", index=first, output=tmp_path / "first.parquet")
     again = rerank(
-        fused, model=str(reranker), depth=3, collection=tiny, dtype="fp32", output=tmp_path / "again.parquet"
+        fused, model=str(reranker), depth=[3], collection=tiny, dtype="fp32", output=tmp_path / "again.parquet"
     )
     searched = runs.read_run(search(tiny, split="test", index=whole, output=tmp_path / "whole.parquet"))
     equal(searched, runs.read_run(again), 1e-5)

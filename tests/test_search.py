@@ -121,13 +121,13 @@ def test_matrix_and_lucene_give_the_same_run(
 
 def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, lexical: Path, tmp_path: Path) -> None:
     exact, rounded = (
-        runs.read_run(search(tiny, split="test", index=lexical, output=tmp_path / f"{bits}.parquet", impact_bits=bits))
-        for bits in (None, "8")
+        runs.read_run(search(tiny, split="test", index=lexical, output=tmp_path / f"{engine}.parquet", engine=engine))
+        for engine in ("matrix", "matrix-8bit")
     )
     assert exact.select("qid", "docid").equals(rounded.select("qid", "docid"))
     np.testing.assert_allclose(exact["score"], rounded["score"], rtol=0.02)
     assert not exact["score"].equals(rounded["score"])
-    assert artifacts.read_manifest(tmp_path / "8.parquet").options["impact_bits"] == "8"
+    assert artifacts.read_manifest(tmp_path / "matrix-8bit.parquet").options["engine"] == "matrix-8bit"
 
 
 def test_options_of_other_kinds_of_index_are_refused(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:

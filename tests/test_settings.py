@@ -224,7 +224,7 @@ def test_a_stage_refuses_the_settings_of_another() -> None:
 
 READ_BY_NAME = {
     "train-dense": {"xi"},  # keyword of the losses, see training/losses.py
-    "mine-negatives": {"num_negatives"},  # read by MineNegatives.plan
+    "mine-negatives": {"negatives"},  # read by MineNegatives.plan
 }
 
 

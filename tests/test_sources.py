@@ -83,7 +83,7 @@ QUOTED = {"question": 'who said "x"', "answer": ["me"]}
 )
 def test_all_formats_of_dpr_questions_are_equal(tmp_path: Path, name: str, rows: list[object]) -> None:
     questions = write_lines(tmp_path / name, *rows)
-    made = prepare(PrepareDpr(write_passages(tmp_path), questions={"test": questions}, output=tmp_path / "made"))
+    made = prepare(PrepareDpr(write_passages(tmp_path), queries={"test": questions}, output=tmp_path / "made"))
     assert collection.read_queries(made / "queries.test.parquet").rows() == [
         ("0", "when did it sink", ["1912", "April '12"]),
         ("1", 'who said "x"', ["me"]),
@@ -246,7 +246,7 @@ def test_a_query_consists_of_the_topic_fields(
     (tmp_path / "topics.txt").write_text(text)
     corpus = write_lines(tmp_path / "docs.jsonl", {"id": "1", "text": "a"})
     topics = {"test": tmp_path / "topics.txt"}
-    made = prepare(PrepareTrec(corpus, topics=topics, topic_fields=fields, output=tmp_path / "made"))
+    made = prepare(PrepareTrec(corpus, queries=topics, topic_fields=fields, output=tmp_path / "made"))
     assert collection.read_queries(made / "queries.test.parquet").select("qid", "text").rows() == expected
 
 

@@ -38,7 +38,7 @@ def parts_of(folder: Path) -> list[list[str]]:
 
 
 def test_folds_contain_all_judged_queries(tiny: Path, tmp_path: Path, notices: Notices) -> None:
-    folder = split(tiny, splits=["test"], folds=3, output=tmp_path / "folds")
+    folder = split(tiny, split=["test"], folds=3, output=tmp_path / "folds")
     assert sorted(qid for part in parts_of(folder) for qid in part) == qids(folder, "all") == JUDGED
     qrels = collection.read_qrels(tiny / "qrels.test.parquet")
     parts = [collection.read_qrels(folder / f"qrels.test-{number}.parquet") for number in (1, 2, 3)]
@@ -50,7 +50,7 @@ def test_folds_contain_all_judged_queries(tiny: Path, tmp_path: Path, notices: N
 
 
 def test_the_manifest_records_inputs_and_options(tiny: Path, tmp_path: Path) -> None:
-    folder = split(tiny, splits=["test"], folds=5, seed=7, output=tmp_path / "folds")
+    folder = split(tiny, split=["test"], folds=5, seed=7, output=tmp_path / "folds")
     manifest = artifacts.read_manifest(folder, Kind.COLLECTION)
     assert (manifest.stage, manifest.options) == ("split", {"dev": True, "folds": 5, "seed": 7})
     assert set(manifest.inputs) == {"corpus", "queries test", "qrels test"}
@@ -63,13 +63,13 @@ def test_the_manifest_records_inputs_and_options(tiny: Path, tmp_path: Path) -> 
 
 
 def test_the_corpus_is_a_hard_link(tiny: Path, tmp_path: Path) -> None:
-    folder = split(tiny, splits=["test"], output=tmp_path / "folds")
+    folder = split(tiny, split=["test"], output=tmp_path / "folds")
     assert os.path.samefile(tiny / "corpus.parquet", folder / "corpus.parquet")
     assert storage.fingerprint(folder / "corpus.parquet") == storage.fingerprint(tiny / "corpus.parquet")
 
 
 def test_one_index_serves_every_fold(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
-    folder = split(tiny, splits=["test"], folds=2, output=tmp_path / "folds")
+    folder = split(tiny, split=["test"], folds=2, output=tmp_path / "folds")
     for number, part in enumerate(parts_of(folder), 1):
         run = search(folder, split=f"test-{number}", index=tiny_bm25, output=tmp_path / f"{number}.parquet")
         assert set(runs.read_run(run)["qid"]) == set(part) - {"005"}  # 005 has stop words only
@@ -78,7 +78,7 @@ def test_one_index_serves_every_fold(tiny: Path, tiny_bm25: Path, tmp_path: Path
 def test_two_folds_with_a_dev_split_leave_none_for_training(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"dev": False}, False), ({"folds": 3}, False)]
     for options, noted in cases:
-        folder = split(tiny, **{"splits": ["test"], "folds": 2, "output": tmp_path / f"{options}", **options})
+        folder = split(tiny, **{"split": ["test"], "folds": 2, "output": tmp_path / f"{options}", **options})
         assert (folder / "queries.train-1.parquet").is_file() is not noted
         assert notices.says("written", path=folder, trains=not noted)
 
@@ -86,7 +86,7 @@ def test_two_folds_with_a_dev_split_leave_none_for_training(tiny: Path, tmp_path
 def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "folds.json"
     file.write_text(json.dumps([["003", "001"], ["006", "005", "002"], ["004"]]))
-    folder = split(tiny, splits=["test"], folds_file=file, folds=3, output=tmp_path / "folds")
+    folder = split(tiny, split=["test"], folds_file=file, folds=3, output=tmp_path / "folds")
     assert parts_of(folder) == [["001", "003"], ["002", "005"], ["004"]]
     assert qids(folder, "train-1") == qids(folder, "test-3") == qids(folder, "dev-2") == ["004"]
     manifest = artifacts.read_manifest(folder, Kind.COLLECTION)
@@ -97,14 +97,14 @@ def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"splits": ["nowhere"]}, refusal("no-such-split", path="collection")),
-        ({"splits": ["test"], "folds": 6}, refusal("out-of-range", option="folds")),
+        ({"split": ["nowhere"]}, refusal("no-such-split", path="collection")),
+        ({"split": ["test"], "folds": 6}, refusal("out-of-range", option="folds")),
         (
-            {"splits": ["test"], "folds_file": [["001", "t1"], ["002"]]},
+            {"split": ["test"], "folds_file": [["001", "t1"], ["002"]]},
             refusal("unknown-id", path="folds.json", id="t1"),
         ),
         (
-            {"splits": ["test"], "folds_file": [JUDGED[:2], JUDGED[2:]], "folds": 5},
+            {"split": ["test"], "folds_file": [JUDGED[:2], JUDGED[2:]], "folds": 5},
             refusal("conflicting-options", option="folds"),
         ),
     ],
@@ -121,7 +121,7 @@ def test_a_query_in_two_splits_is_refused(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "collection"))
     pl.read_parquet(tiny / "queries.test.parquet").head(1).write_parquet(source / "queries.train.parquet")
     with raises("duplicate-query", option="split", id="001"):
-        split(source, splits=["all"], output=tmp_path / "folds")
+        split(source, split=["all"], output=tmp_path / "folds")
 
 
 ids = st.sets(st.text(min_size=1), min_size=2, max_size=30)

@@ -159,7 +159,7 @@ def test_means_over_parts_need_all_parts(made: Path, tmp_path: Path) -> None:
         measurements = tmp_path / "a" / "measurements.parquet"
         measurements.parent.mkdir(exist_ok=True)
         run = f"bm25={made / 'bm25.parquet'}"
-        evaluate([made / "collection", run], split="test", measures=["MRR@10"], output=measurements)
+        evaluate([made / "collection", run], split="test", measure=["MRR@10"], output=measurements)
         where = tables.Collection(made / "collection", tmp_path, "test")
         table = tables.Table("t", "c", "", columns, (row,), 1, 0.005, parts=parts)
         cells = list(tables.part_cells(where, table))
@@ -174,7 +174,7 @@ def test_questions_without_judgments_are_measured_by_their_answers(here: Path) -
     write_lines(folder / "test.json", json.dumps(rows))
     passages = [("id", "text", "title"), (1, "made of sodium", "Salt"), (2, "two high tides a day", "Sea")]
     write_lines(folder / "psgs_w100.tsv", *("\t".join(map(str, row)) for row in passages))
-    source = PrepareDpr(folder / "psgs_w100.tsv", questions={"test": folder / "test.json"}, output=folder / "data")
+    source = PrepareDpr(folder / "psgs_w100.tsv", queries={"test": folder / "test.json"}, output=folder / "data")
     data = prepare(source)
     write_run(folder / "bm25.test.parquet", [("0", "2", 1, 2.0), ("0", "1", 2, 1.0), ("1", "2", 1, 1.0)])
     row = tables.Row("BM25", "bm25")

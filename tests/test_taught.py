@@ -45,7 +45,7 @@ from hybrid_cli.training.teachers import FrozenEncoder
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TAUGHT = {"margin-mse": margin_mse, "kl": kl}
-PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 9, "max_steps": 8, "learning_rate": 1e-3, "precision": "fp32"}
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 9, "max_steps": 8, "learning_rate": 1e-3, "dtype": "fp32"}
 
 
 def taught_vectors(seed: int = 0, added: int = 0) -> LossInputs:
@@ -400,7 +400,7 @@ def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
 
 
 PLAN_lite: dict[str, Any] = {
-    "batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "precision": "fp32", "checkpoint_steps": 4,
+    "batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32", "checkpoint_steps": 4,
 }  # fmt: skip
 TEXTS = ["salt water", "a river and its bank"]
 

@@ -131,7 +131,7 @@ def test_training_and_validation_have_the_same_precision(
         return forward(self, *given)
 
     monkeypatch.setattr(Tower, "forward", noted)
-    plan = {**PLAN, "precision": precision, "max_steps": 2}
+    plan = {**PLAN, "dtype": precision, "max_steps": 2}
     out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **plan, dev=examples)
     expected = None if precision == "fp32" else {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert set(used) == {(True, expected), (False, expected)}
@@ -241,7 +241,7 @@ def test_the_first_layers_equal_a_model_truncated_by_hand(
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
 
 
-IN_MEMORY: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1e-3, "precision": "fp32"}
+IN_MEMORY: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1e-3, "dtype": "fp32"}
 
 
 @pytest.mark.parametrize("loss", ["nll", "margin"])

@@ -29,7 +29,7 @@ from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegat
 from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, PostingsScorer, ScorerWeight
 
 PLAN: dict[str, Any] = {
-    "batch_size": 4, "epochs": 20, "max_steps": 20, "learning_rate": 1e-3, "precision": "fp32", "checkpoint_steps": 6,
+    "batch_size": 4, "epochs": 20, "max_steps": 20, "learning_rate": 1e-3, "dtype": "fp32", "checkpoint_steps": 6,
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from hybrid_cli.training.student import StudentNegatives
 
 Sources = dict[str, Any]
 PLAN: dict[str, Any] = {
-    "positives": 2, "negatives": 1, "max_steps": 3, "batch_size": 4, "learning_rate": 1e-3, "precision": "fp32",
+    "positives": 2, "negatives": 1, "max_steps": 3, "batch_size": 4, "learning_rate": 1e-3, "dtype": "fp32",
 }  # fmt: skip
 STATIC: dict[str, Any] = {
     "encoder": "static", "max_steps": 30, "batch_size": 16, "dim": 4, "hard_candidates": 2, "sampled_candidates": 6,
@@ -72,8 +72,8 @@ def test_listwise_learns_the_scores_of_a_run_without_an_index(
     plan |= {"max_steps": 2, "epochs": 2, "keep": "last", "dev": "train", "index": made / "bm25"}
     validated = train_lambda(output=tmp_path / "validated", **plan)
     assert curve(validated)["listwise"][0] == losses[0]
-    with raises("conflicting-options", option="student_negatives"):
-        train_lambda(output=tmp_path / "no", **plan, student_negatives=1)
+    with raises("conflicting-options", option="dynamic_negatives"):
+        train_lambda(output=tmp_path / "no", **plan, dynamic_negatives=1)
 
 
 def without(sources: Sources, *names: str) -> Sources:
@@ -121,7 +121,7 @@ def test_batches_resume_at_any_step(sources: Sources) -> None:
         assert list(queries.batches(done)) == whole[done:]
 
 
-@pytest.mark.parametrize("loss", [{}, {"loss": "listwise"}, {"loss": "listwise", "student_negatives": 2}])
+@pytest.mark.parametrize("loss", [{}, {"loss": "listwise"}, {"loss": "listwise", "dynamic_negatives": 2}])
 def test_a_transformer_learns_and_is_an_encoder(
     sources: Sources, tiny_bert: Path, tmp_path: Path, loss: dict[str, Any]
 ) -> None:
@@ -170,8 +170,8 @@ def test_a_transformer_starts_as_the_static_encoder_and_adds_to_it(
 def test_student_negatives_are_top_ranked_documents_of_the_student(sources: Sources, tiny_bert: Path) -> None:
     queries = labelled(sources, options(sources))
     encoder = TransformerEncoder.load(tiny_bert)
-    plan = options(sources, loss="listwise", student_negatives=2, checkpoint_steps=3, seed=0)
-    negatives = StudentNegatives(encoder, queries.texts, plan, torch.float32, plan.student_negatives)
+    plan = options(sources, loss="listwise", dynamic_negatives=2, checkpoint_steps=3, seed=0)
+    negatives = StudentNegatives(encoder, queries.texts, plan, torch.float32, plan.dynamic_negatives)
     plain = list(islice(queries.batches(), 2))
     for before, after in zip(plain, list(negatives.added(iter(plain), 0)), strict=True):
         encoder.eval()
@@ -237,7 +237,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
     encoder.query_table.data.fill_(1)
     encoder.document_table.data.fill_(1)
     monkeypatch.setattr(static, "STUDENT_POOL", 100)
-    candidates = {"sampled_candidates": 1, "hard_candidates": 1, "student_negatives": 1}
+    candidates = {"sampled_candidates": 1, "hard_candidates": 1, "dynamic_negatives": 1}
     source = bags(index, encoder, static_options(sources, **candidates))
     weights = source.documents(np.arange(len(index.docids)))
     best = weights[[int(weights.sum(1).argmax())]].toarray()

@@ -25,7 +25,7 @@ from hybrid_cli.training.dev_set import DevSet
 from hybrid_cli.training.losses import squared_cosine
 from hybrid_cli.training.roc import Bm25Vectors, SignProjection, VectorsOfOthers
 
-PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3, "precision": "fp32"}
+PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 2, "learning_rate": 1e-3, "dtype": "fp32"}
 ROC = {**PLAN, "loss": "roc"}
 NLL = {**PLAN, "loss": "nll"}
 OFF: dict[str, Any] = {"ortho_weight": 0.0, "mask_matches": 0.0}
@@ -39,7 +39,7 @@ def index(tiny_bm25: Path) -> Path:
 @pytest.fixture(scope="module")
 def examples(tiny: Path, index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mine_negatives(
-        tiny, output=tmp_path_factory.mktemp("mined") / "train.parquet", split="train", index=index, num_negatives=3
+        tiny, output=tmp_path_factory.mktemp("mined") / "train.parquet", split="train", index=index, negatives=3
     )
 
 

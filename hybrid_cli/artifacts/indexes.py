@@ -17,7 +17,8 @@ from hybrid_cli.encoders.contract import is_static
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.indexes.dense import IndexInfo
-from hybrid_cli.indexes.faiss import FLAT, is_binary
+from hybrid_cli.indexes.faiss import is_binary
+from hybrid_cli.indexes.options import FLAT
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.retrieval.filters import Metadata
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX

@@ -27,7 +27,8 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.faiss import ALL_GPUS, FLAT, pick_gpus, set_threads
+from hybrid_cli.indexes.faiss import ALL_GPUS, pick_gpus, set_threads
+from hybrid_cli.indexes.options import FLAT
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.lexical.impacts import READ_WHOLE
 from hybrid_cli.lexical.index import ExpandedQueries, LexicalIndex, read_parameters
@@ -117,7 +118,7 @@ def _with_options(path: Path, options: SearchOptions) -> DenseIndex:
 def _lexical_parts(
     path: Path, options: SearchOptions, shards: Sequence[Path], manifests: Sequence[Manifest]
 ) -> list[Index]:
-    whole = {"--rm3": options.rm3, "--engine lucene": options.engine == "lucene", "--impact-bits": options.impact_bits}
+    whole = {"--rm3": options.rm3, f"--engine {options.engine}": options.engine != "matrix"}
     if "shard" in manifests[0].counts and any(whole.values()):
         option = next(name for name, chosen in whole.items() if chosen)
         problem = f"{option}: not with shards; build one index with `index-bm25`, without --shards"
@@ -129,7 +130,7 @@ def _lexical_parts(
         return [_open_lucene(path, options, manifests[0], rm3)]
     given = options.k1, options.b, options.model, options.device, options.threads
     opened = [open_lexical(shard, *given) for shard in shards]
-    if options.impact_bits:
+    if options.engine == "matrix-8bit":
         opened = [index.rounded() for index in opened]
     return [ExpandedQueries(opened[0], rm3)] if rm3 else [*opened]
 

@@ -65,12 +65,10 @@ class PythonDocs(Import):
     """Docstrings of installed packages.
 
     Attributes:
-        package: additional packages, named as in `import`.
-        only: read these packages only.
+        package: packages, named as in `import`.
     """
 
-    package: Sequence[str] = ()
-    only: bool = False
+    package: Sequence[str] = ("numpy", "scipy", "sklearn", "pandas")
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class Dpr(Rows):
 
     corpus: Path
     _: KW_ONLY
-    questions: Mapping[str, Path] = field(default_factory=dict)
+    queries: Mapping[str, Path] = field(default_factory=dict)
     training: Mapping[str, Path] = field(default_factory=dict)
     sample_from: SampleFrom = "random"
 
@@ -173,7 +171,7 @@ class Trec(Rows):
 
     corpus: Path
     _: KW_ONLY
-    topics: Mapping[str, Path] = field(default_factory=dict)
+    queries: Mapping[str, Path] = field(default_factory=dict)
     qrels: Mapping[str, Path] = field(default_factory=dict)
     topic_fields: Sequence[str] = ("title",)
     text_fields: Sequence[str] = ()

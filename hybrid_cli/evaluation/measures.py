@@ -174,7 +174,7 @@ def parse_measures(names: Iterable[str], level: int = 1) -> list[Measure]:
         raise InputError(
             f"measures: {', '.join(bad) or 'none given'}; known: {_known()} (also trec_eval's names)",
             code="unknown-choice",
-            option="measures",
+            option="measure",
             value=[name for name, fault in parsed.items() if isinstance(fault, str)],
         )
     return [measure for measure in parsed.values() if isinstance(measure, Measure)]

@@ -22,7 +22,7 @@ from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.dense import DenseIndex
-from hybrid_cli.indexes.faiss import FLAT
+from hybrid_cli.indexes.options import FLAT
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
 

@@ -15,8 +15,8 @@ from hybrid_cli import console, draws
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes.construction import build, index_bytes
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
-from hybrid_cli.indexes.faiss import FLAT, FLOATS, code_size, factory_string
-from hybrid_cli.indexes.options import VectorIndex
+from hybrid_cli.indexes.faiss import FLOATS, code_size, factory_string
+from hybrid_cli.indexes.options import FLAT, VectorIndex
 from hybrid_cli.indexes.shards import read_ids, read_shard, shard_path, shards, write_shard
 from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX, VECTORS
 

@@ -21,7 +21,6 @@ from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.faiss import (
     BINARY,
     BINARY_GRAPH,
-    FLAT,
     adding_on,
     code_size,
     empty_index,
@@ -38,7 +37,7 @@ from hybrid_cli.indexes.faiss import (
     table_size,
     training_on,
 )
-from hybrid_cli.indexes.options import VectorIndex
+from hybrid_cli.indexes.options import FLAT, VectorIndex
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_shard, read_shards, shards, vector_blocks
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX

@@ -18,7 +18,6 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
     ALL_GPUS,
-    FLAT,
     check_metric,
     is_binary,
     load_faiss,
@@ -29,7 +28,7 @@ from hybrid_cli.indexes.faiss import (
     set_parameter,
     sign_bits,
 )
-from hybrid_cli.indexes.options import BINARY_K, Shards
+from hybrid_cli.indexes.options import BINARY_K, FLAT, Shards
 from hybrid_cli.indexes.shards import Vectors, read_shard, shard_path, shards, vector_blocks, write_shard
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index

@@ -143,7 +143,7 @@ def _code_bytes(dim: int) -> int:
 
 def _lists(count: int) -> int:
     """Return the number of inverted lists: 4 sqrt(count), with at least 39 vectors per list."""
-    return max(1, min(round(4 * count**0.5), count // 39))
+    return max(1, min(round(4 * math.sqrt(count)), count // 39))
 
 
 FACTORIES: Mapping[str, Callable[[int, int], str]] = {

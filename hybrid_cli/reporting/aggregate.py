@@ -90,10 +90,10 @@ def aggregate(settings: Evaluate) -> Aggregate:
         raise option_error("study", "aggregate", reason, code="invalid-name")
     _check_files(named)
     values = pl.concat([_read(name, path) for name, path in named.items()])
-    if "measures" in settings.given:
-        values = values.filter(pl.col("measure").is_in(list(settings.measures)))
+    if "measure" in settings.given:
+        values = values.filter(pl.col("measure").is_in(list(settings.measure)))
     systems, measures = (values[name].unique(maintain_order=True).to_list() for name in ("run", "measure"))
-    wanted = list(settings.measures) if "measures" in settings.given else measures
+    wanted = list(settings.measure) if "measure" in settings.given else measures
     _check(values, named, systems, wanted)
     part = pl.col("part")
     by_part = values.group_by("measure", "part", "run", maintain_order=True).agg(pl.col("value").mean())

@@ -197,7 +197,7 @@ def roc(values: pl.DataFrame, sparse: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         measure for measure in parse_measures([name for name in names if name != OVERLAP]) if measure.family == _SUCCESS
     ]
     if not success:
-        reason = f"needs Success@k, such as Success@10; --measures is {', '.join(names)}"
+        reason = f"needs Success@k, such as Success@10; --measure is {', '.join(names)}"
         raise option_error("roc_against", None, reason, code="missing-measure")
     successes = values.filter(measure=success[0].name).select("run", "qid", successful=pl.col("value") > 0)
     theirs = successes.filter(run=sparse).select("qid", known="successful")

@@ -80,10 +80,10 @@ class EvaluationPlan:
             InputError: unknown measure, missing file, unknown run, a run of another corpus, or an option that does not
                 apply to the measures.
         """
-        wanted = parse_measures(settings.measures, settings.relevance_level)
+        wanted = parse_measures(settings.measure, settings.relevance_level)
         by_answers = any(measure.family == ACCURACY for measure in wanted)
         listed = ", ".join(measure.name for measure in wanted)
-        settings.check_facts(subject=f"--measures is {listed}", measured=ACC if by_answers else "")
+        settings.check_facts(subject=f"--measure is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
         qrels, queries, corpus = _files(judged, settings, wanted, named.values())
         belongs_together(named.values(), corpus=collection.corpus_path(judged) if judged.is_dir() else None)

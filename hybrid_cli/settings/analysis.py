@@ -46,7 +46,7 @@ class Comparison(Seeded):
             others.
         split: Split of the collection.
         qrels: Qrels; replaces the collection among the inputs.
-        measures: Measures in the spelling of trec_eval or ir_measures.
+        measure: Measures in the spelling of trec_eval or ir_measures.
         relevance_level: Lowest grade that counts as relevant.
         remove_query: Remove hits whose docid is the qid (BEIR: ArguAna, Quora).
         residual_qrels: Qrels of an earlier round: remove these documents of each query from runs and judgments before
@@ -68,7 +68,7 @@ class Comparison(Seeded):
     retriever: Sequence[Path] = option((), recorded=False)
     split: str | None = option(None)
     qrels: Path | None = option(None)
-    measures: Sequence[str] = _measure_option(MEASURES, "--measures", "-m", parse=MEASURE)
+    measure: Sequence[str] = _measure_option(MEASURES, "--measure", "-m", parse=MEASURE)
     relevance_level: int = _measure_option(LEVEL, "--relevance-level", "-l", minimum=1)
     remove_query: bool | None = _measure_option(
         None,
@@ -145,7 +145,7 @@ class Evaluate(MayWrite, Comparison):
     command = "evaluate"
     panel = ANALYSIS
     examples = (
-        "hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measures MRR@10,nDCG@10,R@100",
+        "hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measure MRR@10,nDCG@10,R@100",
         "hybrid evaluate data/pydocs --split test out/bm25.parquet --retriever out/retriever",
         "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
         "hybrid evaluate data/pydocs --split test a=out/bm25.parquet a@shuffle=out/shuffled.parquet --study robustness",
@@ -159,7 +159,7 @@ class Evaluate(MayWrite, Comparison):
 
     scopes = (
         scope(when(study=_ONE_COLLECTION), Comparison)
-        + scope(when(study=(None, "robustness", "over-seeds", "aggregate", "agreement")), "measures")
+        + scope(when(study=(None, "robustness", "over-seeds", "aggregate", "agreement")), "measure")
         + scope(_MEANS, "baseline", "overlap_with", "seed", "output")
         + scope(_TESTED, "test", "correction")
         + scope(when(study=None), "complement", "machine")
@@ -341,7 +341,8 @@ def _formats() -> tuple[str, ...]:
 class Export(Writes):
     """Convert an artifact to the format of another tool.
 
-    `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order; or qrels. `msmarco`: a run as qid,
+    `trec`: a run with strictly decreasing scores, so that trec_eval keeps its order, and the name of the output in the
+    last column; or qrels. `msmarco`: a run as qid,
     pid, rank. `dpr`: a run as the JSON of DPR's retriever, with texts and has_answer. `sentence-transformers`: an
     encoder. `hub`: an encoder with a model card, for the Hugging Face hub. `pyserini`: a dense index that FaissSearcher
     opens. `opensearch`, `elasticsearch`, `qdrant`, `parquet`, and engines of plugins: the documents of a lexical index
@@ -360,7 +361,6 @@ class Export(Writes):
         dense: Dense index of the same documents.
         model: Query encoder; required if the encoder has moved since indexing.
         hits: Hits written per query.
-        tag: Last column of a TREC run.
         license: License in the model card, by its identifier on the hub: `apache-2.0`.
         measurements: Measurements for the model card, written by `evaluate --output`.
     """
@@ -383,7 +383,6 @@ class Export(Writes):
         + scope(when(target=ENGINE, artifact="a lexical index"), "dense")
         + scope(when(target=ENGINE, dense=GIVEN, split=GIVEN), "model")
         + scope(when(form=("trec", "msmarco", "dpr"), artifact=RUN), "hits")
-        + scope(when(form="trec", artifact=RUN), "tag")
         + scope(_HUB, "license", "measurements")
     )
 
@@ -394,7 +393,6 @@ class Export(Writes):
     dense: Path | None = option(None)
     model: str | None = option(None, recorded=False)
     hits: int | None = option(None, "--hits", "-k", minimum=1, shown="all")
-    tag: str = option("hybrid")
     license: str | None = option(None)
     measurements: Path | None = option(None)
 

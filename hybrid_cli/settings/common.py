@@ -200,7 +200,7 @@ class Optimization(training.Optimization, Seeded):
         keep_epochs: Also store the model after each epoch, as epochs/1, epochs/2, ... of the output.
         weight_decay: Weight decay of AdamW, of matrices and embeddings; normalizations and biases do not decay.
         clip: Maximum norm of the gradient.
-        precision: Precision of the forward pass; `auto` is bf16 where the device supports it.
+        dtype: Precision of the forward pass; `auto` is bf16 where the device supports it.
         checkpoint_steps: Steps between two checkpoints; training resumes from the last one.
     """
 
@@ -218,7 +218,7 @@ class Optimization(training.Optimization, Seeded):
     keep_epochs: bool = option(False)
     weight_decay: float = inherited(minimum=0)
     clip: float = inherited(above=0)
-    precision: Precision = inherited()
+    dtype: Precision = inherited()
     checkpoint_steps: int = inherited(minimum=1, recorded=False)
 
 

@@ -57,7 +57,7 @@ class Prepare(Seeded, Writes, options.Import):
             judgments of documents outside of the sample are dropped.
         sample_queries: Keep at most N random queries of a split.
         split_passages: Split documents into passages of N words, named DOCID#0, DOCID#1, ...; judgments hold for all
-            passages of a document. See `concat-runs --max-per`.
+            passages of a document. See `concat-runs --group`.
         passage_stride: Words between the starts of two passages.
         pseudo_queries: Take a query out of every document: its title, first sentence, a random sentence or heading.
             Queries of the source are omitted.
@@ -133,8 +133,7 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
     files of numpy, scipy, sklearn and pandas are parsed, never imported. Queries are split into train, dev and test.
 
     Attributes:
-        package: Additional packages, named as in `import`.
-        only: Read the packages of `--package` only.
+        package: Packages, named as in `import`.
         seed: Random seed of the splits, the sample and the pseudo-queries.
     """
 
@@ -142,13 +141,10 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
     panel = DATA
     examples = (
         "hybrid prepare python-docs --output data/pydocs",
-        "hybrid prepare python-docs --package rich --only --output data/rich",
+        "hybrid prepare python-docs --package rich --output data/rich",
     )
 
-    scopes = scope(when(package=GIVEN), "only")
-
-    package: Sequence[str] = option((), recorded=False)
-    only: bool = option(False, recorded=False)
+    package: Sequence[str] = inherited(recorded=False)
     seed: int = inherited(applies=())
 
 
@@ -298,7 +294,7 @@ class PrepareDpr(PrepareRows, options.Dpr):
 
     Attributes:
         corpus: psgs_w100.tsv, plain or gzipped.
-        questions: Questions and answers of each split (.csv with tabs, .jsonl or .json).
+        queries: Questions and answers of each split (.csv with tabs, .jsonl or .json).
         training: Training JSON of each split: questions, answers and positive passages.
         sample_from: Documents of a sample besides the relevant ones: `random`, or first the hard negatives of
             `--training`.
@@ -315,7 +311,7 @@ class PrepareDpr(PrepareRows, options.Dpr):
     _: KW_ONLY
     scopes = scope(when(training=GIVEN, pseudo_queries=None), "on_dangling") + scope(when(sample=GIVEN), "sample_from")
 
-    questions: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    queries: Mapping[str, Path] = option({}, "--queries", "--questions", metavar="SPLIT=FILE")
     training: Mapping[str, Path] = option({}, metavar="SPLIT=FILE", needed=when(sample_from="contexts"))
     sample_from: SampleFrom = inherited(panel=SAMPLE)
 
@@ -351,7 +347,7 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
 
     Attributes:
         corpus: Documents in SGML or JSON lines: a file, or a folder of files.
-        topics: Topics of each split.
+        queries: Topics of each split.
         qrels: Judgments of each split.
         topic_fields: Fields of an SGML or XML topic that form the query: `title`, `desc`, `narr`, or the names of other
             tags, such as `disease,gene`.
@@ -371,12 +367,12 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
     _: KW_ONLY
     scopes = (
         scope(_QRELS, "on_dangling")
-        + scope(when(topics=GIVEN, topic_format=SGML_TOPICS), "topic_fields")
+        + scope(when(queries=GIVEN, topic_format=SGML_TOPICS), "topic_fields")
         + scope(when(document_format=SGML), "text_fields")
         + scope(when(inputs=SGML), "encoding")
     )
 
-    topics: Mapping[str, Path] = option({}, "--topics", "--queries", metavar="SPLIT=FILE")
+    queries: Mapping[str, Path] = option({}, "--queries", "--topics", metavar="SPLIT=FILE")
     qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
     topic_fields: Sequence[str] = inherited()
     text_fields: Sequence[str] = option(())
@@ -446,7 +442,7 @@ class Split(Seeded, Writes):
         collection: Collection with judgments.
         folds: Number of folds; with `--folds-file`, the number of folds required in the file.
         folds_file: Predefined folds: a JSON list of lists of query ids, or lines of query id and fold.
-        splits: Splits whose queries are divided, or `all`.
+        split: Splits whose queries are divided, or `all`.
         dev: Use the fold after the test fold as dev split; else it is part of the training split.
         seed: Random seed of the folds.
     """
@@ -461,6 +457,6 @@ class Split(Seeded, Writes):
 
     folds: int = option(5, minimum=2)
     folds_file: Path | None = option(None)
-    splits: Sequence[str] = option((), "--split", shown="the only split", recorded=False)
+    split: Sequence[str] = option((), shown="the only split", recorded=False)
     dev: bool = option(True)
     seed: int = inherited()

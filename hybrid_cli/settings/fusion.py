@@ -130,21 +130,21 @@ class Fuse(OnDevice, Threaded, WeightTuning, Writes):
 class ConcatRuns(Writes):
     """Concatenate runs of different queries, or aggregate a run of passages.
 
-    For cross-validation: the test runs of all folds become one run, which is evaluated once. With `--max-per doc`, a
+    For cross-validation: the test runs of all folds become one run, which is evaluated once. With `--group max`, a
     document has the score of its best passage, of a collection made with `prepare --split-passages`.
 
     Attributes:
-        runs: Two or more runs without a common query; with `--max-per`, one or more.
-        max_per: Replace the passages DOCID#NUMBER of a document by the document, with their highest score.
+        runs: Two or more runs without a common query; with `--group`, one or more.
+        group: Replace the passages DOCID#NUMBER of a document by the document, with the highest score (`max`).
     """
 
     command = "concat-runs"
     panel = FUSION
     examples = (
         "hybrid concat-runs out/test-1.parquet out/test-2.parquet out/test-3.parquet --output out/all.parquet",
-        "hybrid concat-runs out/passages.parquet --max-per doc --output out/documents.parquet",
+        "hybrid concat-runs out/passages.parquet --group max --output out/documents.parquet",
     )
 
     runs: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
-    max_per: Literal["doc"] | None = option(None)
+    group: Literal["max"] | None = option(None)

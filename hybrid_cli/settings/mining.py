@@ -20,7 +20,7 @@ TRAINING = "Training"
 SOURCES, FILTERS = "Sources of negatives", "Filters"
 TEACHER, QUERIES, HITS = "Teacher (--index or --run)", "Queries", "Hits"
 
-NUM_NEGATIVES = 8  # default of --num-negatives for sources without numbers
+NUM_NEGATIVES = 8  # default of --negatives for sources without numbers
 
 _RANKED = when(source="a bm25, run:PATH or given:PATH source")
 _SENTENCES = when(split=None, queries=None)
@@ -52,7 +52,7 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
         depth: Lowest rank from which negatives are drawn. The default grows with the collection: 26 for 6,000
             documents, 1,000 from 9 million on.
         skip_top: Number of top ranks to skip; they often hold unjudged positives.
-        num_negatives: Negatives per example.
+        negatives: Negatives per example.
         prob: Probability that a negative comes from its source, else from the corpus. 0 is CLEAR's ablation with random
             negatives.
         answer_filter: Drop candidates whose text contains an answer to the query.
@@ -93,7 +93,7 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
         automatic="auto",
     )
     skip_top: int = inherited(panel=SOURCES, minimum=0)
-    num_negatives: int | None = option(
+    negatives: int | None = option(
         None, panel=SOURCES, minimum=1, shown=f"the sum of the numbers in --sources, or {NUM_NEGATIVES}", recorded=False
     )
     prob: float = inherited(panel=SOURCES, minimum=0, maximum=1)
@@ -174,10 +174,10 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
 
         Raises:
             InputError: unknown source, a number missing or below 1, a source twice, or a sum other than
-                `num_negatives`.
+                `negatives`.
         """
         text, items = ",".join(self.sources), self._sources_of(0)
-        default = (self.num_negatives or NUM_NEGATIVES) if len(items) == 1 else None
+        default = (self.negatives or NUM_NEGATIVES) if len(items) == 1 else None
         sources = [_source(item, default) for item in items]
         if len(items) < len(self.sources) and len({_numbered(item)[1] for item in self.sources if _is_given(item)}) > 1:
             reason = "needs the same number of negatives for each file"
@@ -186,16 +186,16 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
         if times > 1:
             raise option_error("sources", name, "is listed twice; list each source once", code="repeated-value")
         total = sum(source.count for source in sources)
-        if self.num_negatives is not None and total != self.num_negatives:
-            reason = f"the numbers add up to {total}, but --num-negatives is {self.num_negatives}"
-            raise option_error("sources", text, reason, code="conflicting-options", others=("num_negatives",))
+        if self.negatives is not None and total != self.negatives:
+            reason = f"the numbers add up to {total}, but --negatives is {self.negatives}"
+            raise option_error("sources", text, reason, code="conflicting-options", others=("negatives",))
         return sources
 
     @property
     def fewer(self) -> str:
         """Return advice for fewer negatives, for messages."""
         numbered = any(_numbered(item)[1] is not None for item in self.sources)
-        return "use smaller numbers in --sources" if numbered else "use a smaller --num-negatives"
+        return "use smaller numbers in --sources" if numbered else "use a smaller --negatives"
 
     def recorded(self, **facts: Any) -> dict[str, Any]:
         """Return the options for the manifest; `sources` maps each name to its number of negatives."""

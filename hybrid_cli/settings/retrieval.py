@@ -27,7 +27,7 @@ _LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense 
 _FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
 _ENCODED = (_DENSE, when(index_kind=LEARNED))
 
-Engine = Literal["matrix", "lucene"]
+Engine = Literal["matrix", "matrix-8bit", "lucene"]
 REPLACED = when(queries=GIVEN, qrels=GIVEN)  # both files of a split
 
 
@@ -118,11 +118,10 @@ class SearchOptions(OnDevice, Threaded):
         group: Passages D#0, D#1, ... give document D the score of the best (`max`), the two best (`sum2`) or all of
             them (`mean`), or are the hits (`none`).
         min_probability: Drop hits with a lower probability; of a retriever with `compose --calibrate`.
-        engine: Impact matrix, or Lucene.
+        engine: Impact matrix, with impacts rounded to 8 bits for a faster search of many queries (`matrix-8bit`; a byte
+            of memory per posting), or Lucene.
         k1: Overrides the k1 stored in the index.
         b: Overrides the b stored in the index.
-        impact_bits: Round BM25's impacts to 8 bits for a faster search of many queries; the rounding takes a byte of
-            memory per posting.
         rm3: Expand queries with RM3 pseudo-relevance feedback.
         fb_terms: Feedback terms.
         fb_docs: Feedback documents.
@@ -142,9 +141,9 @@ class SearchOptions(OnDevice, Threaded):
         + scope(when(exact=True), "weights")
         + scope(when(exact=False), "group")
         + scope(when(index_kind=RETRIEVER), "min_probability")
-        + scope(when(index_kind="a lexical index", exact=False), "engine", "rm3")
+        + scope(when(index_kind="a lexical index", exact=False), "engine")
+        + scope(when(index_kind="a lexical index", exact=False, engine=("matrix", "lucene")), "rm3")
         + scope(_LEXICAL, "k1", "b")
-        + scope(when(index_kind="a lexical index", exact=False, engine="matrix", rm3=False), "impact_bits")
         + scope(_FEEDBACK, "fb_terms", "fb_docs", "fb_weight")
         + scope(_ENCODED, "model")
         + scope(_DENSE, "weight")
@@ -161,7 +160,6 @@ class SearchOptions(OnDevice, Threaded):
     engine: Engine = _lexical_option("matrix")
     k1: float | None = _lexical_option(None, minimum=0, maximum=MAX_K1)
     b: float | None = _lexical_option(None, minimum=0, maximum=1)
-    impact_bits: Literal["8"] | None = _lexical_option(None, shown="exact")
     rm3: bool = _lexical_option(False)
     fb_terms: int = _lexical_option(10, minimum=1)
     fb_docs: int = _lexical_option(10, minimum=1)
@@ -224,7 +222,7 @@ class Search(SearchOptions, ThreadedOnCluster, Overwrites):
         + scope(when(query=None, interactive=False, tune=False), "ray_address")
         + scope(when(query=None), "interactive")
         + scope((when(query=GIVEN), when(interactive=True)), "form")
-        + scope(when(engine="matrix", tune=False), "filter")
+        + scope(when(engine=("matrix", "matrix-8bit"), tune=False), "filter")
         + scope(when(rm3=True, engine="matrix", query=None, interactive=False), "tune")
         + scope(_TUNED, "seed")
     )

@@ -195,7 +195,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         positives: Top-ranked hits used as positives.
         negatives: Bottom-ranked hits used as hard negatives.
         list_passages: Passages drawn from the hits of each query per step, in addition to one positive.
-        student_negatives: Hard negatives per query mined with the student itself, from a pool that is re-encoded at
+        dynamic_negatives: Hard negatives per query mined with the student itself, from a pool that is re-encoded at
             every checkpoint.
         temperature: Divisor of the student's and the teacher's scores before the softmax.
         dim: Dimensions of the vectors.
@@ -225,12 +225,12 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
             "chunk_size",
             "schedule",
             "keep_epochs",
-            "precision",
+            "dtype",
         )
         + scope(
             when(encoder="static"),
             "index",
-            "student_negatives",
+            "dynamic_negatives",
             "temperature",
             "vocab_size",
             "hash_buckets",
@@ -240,7 +240,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         + scope(when(loss="listwise"), "index")
         + scope(when(dev=GIVEN), "index")
         + scope(when(encoder="transformer", loss="contrastive"), "base", "negatives")
-        + scope(when(encoder="transformer", loss="listwise"), "list_passages", "student_negatives", "temperature")
+        + scope(when(encoder="transformer", loss="listwise"), "list_passages", "dynamic_negatives", "temperature")
         + scope(when(base=None), "matryoshka_dims", "dim")
         + scope(when(encoder="static", labels=GIVEN), "text_fraction")
     )
@@ -251,7 +251,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
     index: Path | None = option(
         None,
         panel=TEACHER,
-        needed=(when(encoder="static"), when(loss="listwise", student_negatives=POSITIVE), when(dev=GIVEN)),
+        needed=(when(encoder="static"), when(loss="listwise", dynamic_negatives=POSITIVE), when(dev=GIVEN)),
     )
     labels: Path | None = option(None, panel=TEACHER, needed=when(encoder="transformer"))
     loss: LambdaLoss = inherited(panel=TEACHER)
@@ -259,7 +259,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
     positives: int = inherited(panel=TEACHER, minimum=1)
     negatives: int = inherited(panel=TEACHER, minimum=1)
     list_passages: int = inherited(panel=TEACHER, minimum=1)
-    student_negatives: int = inherited(panel=TEACHER, minimum=0)
+    dynamic_negatives: int = inherited(panel=TEACHER, minimum=0)
     temperature: float = option(1.0, panel=TEACHER, above=0)
     matryoshka_dims: Sequence[int] = redeclare(LossOptions, "matryoshka_dims")
     dim: int | None = inherited(default=By("encoder", {"static": 64}), shown="the model's; static: 64")

@@ -18,7 +18,7 @@ from hybrid_cli.storage import Kind
 
 @stage(ConcatRuns)
 def concat_runs(settings: ConcatRuns) -> Path:
-    """Concatenate runs without changing ranks, scores or order; with `max_per`, aggregate passages to documents.
+    """Concatenate runs without changing ranks, scores or order; with `group`, aggregate passages to documents.
 
     Memory holds a block of queries.
 
@@ -29,7 +29,7 @@ def concat_runs(settings: ConcatRuns) -> Path:
         InputError: fewer than two runs, two runs that answer the same query, runs of other corpora, or a document that
             is no passage.
     """
-    if len(settings.runs) < 2 and settings.max_per is None:
+    if len(settings.runs) < 2 and settings.group is None:
         raise InputError("concat-runs: needs two or more runs, got 1", code="too-few-runs", option="runs", value=1)
     belongs_together(settings.runs)
     inputs = {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
@@ -68,13 +68,13 @@ def concat_runs(settings: ConcatRuns) -> Path:
 
 def _aggregate(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
     """Return the hits of whole queries, with documents in place of their passages."""
-    if settings.max_per is None:
+    if settings.group is None:
         return block
     other = block.filter(~pl.col("docid").str.contains(PASSAGE))
     if len(other):
         raise option_error(
-            "max_per",
-            settings.max_per,
+            "group",
+            settings.group,
             f"document {other['docid'][0]} of query {other['qid'][0]} is no passage "
             "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
             code="not-a-passage",

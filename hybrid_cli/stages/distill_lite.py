@@ -62,7 +62,7 @@ def distill_lite(settings: DistillLite) -> Path:
         return settings.output
     examples = open_examples(settings.training_examples)
     check_teacher(settings, examples)
-    teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.precision)
+    teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.dtype)
     session.seed()  # initializes the heads
     student = load_start(
         settings.model, settings.device, settings, any_dim=settings.queries_only, **_changes(settings, teacher.dim)

@@ -215,12 +215,11 @@ def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: str) -> Non
 
 
 def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
-    if settings.tag.split() != [settings.tag]:
-        raise option_error("tag", repr(settings.tag), "needs one word without white space", code="invalid-name")
+    tag = pl.lit("_".join(settings.output.stem.split()))  # the last column names the run
 
     def lines(hits: pl.DataFrame) -> pl.DataFrame:
         _refuse_ids(hits, r"\s", path, "trec")
-        return strictly_decreasing(hits).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=pl.lit(settings.tag))
+        return strictly_decreasing(hits).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=tag)
 
     return _write_hits(runs.open_run(path).top(settings.hits), scratch, " ", lines)
 

@@ -54,7 +54,7 @@ def gate(settings: Gate) -> Gated | Renewed:
     with tempfile.TemporaryDirectory() as folder:
         inputs = [*filter(None, [settings.collection]), settings.system]
         options = {name: getattr(settings, name) for name in ("split", "qrels", "queries", "corpus")}
-        searched = with_searched(GateInputs(inputs, measures=measures, **options), Path(folder), call)
+        searched = with_searched(GateInputs(inputs, measure=measures, **options), Path(folder), call)
         measured = Measured.of(searched, settings.system)
         if stored is None or settings.write:
             result: Gated | Renewed = _renewed(settings.baseline, stored, measured.values)

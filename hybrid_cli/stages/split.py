@@ -84,12 +84,12 @@ def _names(settings: Split) -> list[str]:
     if not present:
         problem = f"{settings.collection}: no split with judgments; create one with `hybrid prepare`"
         raise InputError(problem, code="no-judgments", path=settings.collection)
-    if settings.splits == (folds.WHOLE,) and folds.WHOLE not in present:
+    if settings.split == (folds.WHOLE,) and folds.WHOLE not in present:
         return present
-    if not settings.splits and len(present) > 1:
+    if not settings.split and len(present) > 1:
         problem = f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all"
         raise InputError(problem, code="missing-option", option="split", path=settings.collection, choices=present)
-    return list(dict.fromkeys(settings.splits)) or present
+    return list(dict.fromkeys(settings.split)) or present
 
 
 def _read(files: dict[str, Path], names: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:

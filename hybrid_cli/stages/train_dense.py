@@ -77,7 +77,7 @@ def train_dense(settings: TrainDense) -> Path:
         projection = SignProjection(encoder.dim, PROJECTION_SEED)
         vectors = Bm25Vectors(open_bm25(settings.index), projection, docids)
     _check_projection(settings, vectors)
-    how: Any = {"device": settings.device, "dtype": settings.precision}
+    how: Any = {"device": settings.device, "dtype": settings.dtype}
     ensemble = open_encoder(settings.boost, **how) if settings.boost else None
     steps = session.steps(len(examples))
     weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
@@ -190,7 +190,7 @@ def _texts(settings: TrainDense, examples: Examples, corpus: Path | None, work: 
 def _scorer(settings: TrainDense, vectors: Bm25Vectors | None, texts: Texts, work: Path) -> Scorer | None:
     """Return the frozen scorer; None means the lexical scores of the examples."""
     if _names_encoder(settings):
-        encoder = open_encoder(settings.scorer, device=settings.device, dtype=settings.precision)
+        encoder = open_encoder(settings.scorer, device=settings.device, dtype=settings.dtype)
         return FrozenEncoder(encoder, texts, work)
     return vectors if settings.uses_bm25 else None
 

@@ -107,9 +107,9 @@ def _teacher(settings: TrainLambda, labels: Path) -> Scorer | None:
     made = artifacts.read_manifest(labels, Kind.LABELS).inputs.get("index")
     if made is not None and made["kind"] in (Kind.LEXICAL_INDEX, Kind.SHARDS):
         return PostingsScorer(open_lexical(settings.index))
-    if settings.student_negatives:
+    if settings.dynamic_negatives:
         reason = f"{labels} are of a run or a retriever, which does not score further documents; omit it"
-        raise option_error("student_negatives", settings.student_negatives, reason, code="conflicting-options")
+        raise option_error("dynamic_negatives", settings.dynamic_negatives, reason, code="conflicting-options")
     return None
 
 
@@ -166,9 +166,9 @@ def _batches(
     settings: TrainLambda, queries: LabeledQueries, learner: DenseLearner[TransformerEncoder]
 ) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from a step on, with the student's own negatives if requested."""
-    if not settings.student_negatives:
+    if not settings.dynamic_negatives:
         return lambda done: prefetch(map(learner.prepare, queries.batches(done)))
-    negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision, settings.student_negatives)
+    negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision, settings.dynamic_negatives)
     return lambda done: map(learner.prepare, negatives.added(queries.batches(done), done))
 
 

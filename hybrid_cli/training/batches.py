@@ -231,7 +231,7 @@ class Examples:
         if 0 < most < plan.negatives:
             console.warn(
                 f"--negatives {plan.negatives}: {self.path} has at most {most} per query, so each is drawn several "
-                "times; mine more with mine-negatives --num-negatives",
+                "times; mine more with mine-negatives --negatives",
                 code="few-negatives",
                 option="negatives",
                 value=plan.negatives,

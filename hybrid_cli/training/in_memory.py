@@ -76,7 +76,7 @@ def train(
     learner: DenseLearner[TransformerEncoder] = DenseLearner(
         encoder,
         objective(loss, **values),
-        pick_dtype(plan.precision, encoder.device.type),
+        pick_dtype(plan.dtype, encoder.device.type),
         plan.chunk_size,
         BatchSources(teacher_scores=stored_scores if taught else None),
     )

@@ -289,7 +289,7 @@ def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
         shown = ", ".join(f"{name} {value}" for name, value in wrong.items())
         remedy = "lower --learning-rate" if step > 1 else "check the weights of the start model"
         raise HybridError(
-            f"step {step}: not finite ({shown}); {remedy}, or use --precision fp32",
+            f"step {step}: not finite ({shown}); {remedy}, or use --dtype fp32",
             code="values-not-finite",
             step=step,
             names=list(wrong),

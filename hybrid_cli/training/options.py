@@ -96,7 +96,7 @@ class Optimization:
         keep_epochs: store the model after each epoch.
         weight_decay: weight decay of AdamW.
         clip: maximum norm of the gradient.
-        precision: precision of the forward pass; `auto` is bf16 where the device supports it.
+        dtype: precision of the forward pass; `auto` is bf16 where the device supports it.
         checkpoint_steps: steps between two checkpoints.
     """
 
@@ -114,7 +114,7 @@ class Optimization:
     keep_epochs: bool = False
     weight_decay: float = 0.0
     clip: float = 1.0
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     checkpoint_steps: int = 100
 
 
@@ -177,7 +177,7 @@ class Imitation(Optimization):
         positives: top-ranked hits used as positives.
         negatives: bottom-ranked hits used as hard negatives.
         list_passages: passages drawn from the hits of each query, in addition to one positive.
-        student_negatives: hard negatives per query mined with the student itself.
+        dynamic_negatives: hard negatives per query mined with the student itself.
         text_fraction: fraction of given texts among the queries of a static encoder.
         hard_candidates: top-ranked documents of the teacher per query among the candidates of a static encoder.
         sampled_candidates: documents drawn from the collection as candidates of a static encoder, per step.
@@ -187,7 +187,7 @@ class Imitation(Optimization):
     positives: int = 10
     negatives: int = 5
     list_passages: int = 3
-    student_negatives: int = 0
+    dynamic_negatives: int = 0
     text_fraction: float = 0.5
     hard_candidates: int = 8
     sampled_candidates: int = 1024

@@ -84,7 +84,7 @@ class BagsOfTerms:
         step, pool = done, None
         while True:
             rng = draws.rng(self._plan.seed, step)
-            if self._plan.student_negatives and (pool is None or step % self._plan.checkpoint_steps == 0):
+            if self._plan.dynamic_negatives and (pool is None or step % self._plan.checkpoint_steps == 0):
                 pool = self._encoded_pool(draws.rng(self._plan.seed, step, 1))
             yield self._batch(rng, pool)
             step += 1
@@ -146,7 +146,7 @@ class BagsOfTerms:
         """Return the rows of the student's top-ranked documents of the pool for each query."""
         rows, vectors = pool
         scores = (queries @ self._encoder.query_table.detach().numpy()) @ vectors.T
-        first = min(self._plan.student_negatives, len(rows) - 1)
+        first = min(self._plan.dynamic_negatives, len(rows) - 1)
         return rows[np.argpartition(-scores, first, axis=1)[:, :first]].ravel()
 
     def _matrix(self, bags: Bags) -> Sparse:

@@ -160,7 +160,7 @@ class RecommendedPath:
                     code="option-does-not-apply",
                 )
             folds = self.at("folds")
-            self.run(Split(documents, splits=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
+            self.run(Split(documents, split=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
             dev = PurposeQueries(folds, "dev-1")
             return AutoPlan(PurposeQueries(folds, "train-1"), dev, dev, PurposeQueries(folds, "test-1"))
         kind = self.settings.pseudo_queries
@@ -307,7 +307,7 @@ class RecommendedPath:
             )
             return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
-        dev = self._mined(plan.dev, "dev.parquet", num_negatives=DEV_NEGATIVES)
+        dev = self._mined(plan.dev, "dev.parquet", negatives=DEV_NEGATIVES)
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
         steps = self.settings.max_steps or min(MAX_EPOCHS * one_pass, MOST_STEPS)
         if plan.train.collection == self.at("pseudo"):

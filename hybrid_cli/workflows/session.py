@@ -22,7 +22,7 @@ from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.dev_set import DevValidation
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of, train, write_curve
 
-_MINED_AT_CHECKPOINTS = ("dynamic_negatives", "student_negatives")
+_MINED_AT_CHECKPOINTS = ("dynamic_negatives",)
 
 
 class Session:
@@ -56,9 +56,9 @@ class Session:
         if any(values.get(name) for name in _MINED_AT_CHECKPOINTS) and not values.get("refresh_negatives"):
             options["checkpoint_steps"] = settings.checkpoint_steps
         self.precision = torch.float32
-        if settings.applies("precision"):
-            self.precision = pick_dtype(settings.precision, pick_device(settings.device))
-            options["precision"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
+        if settings.applies("dtype"):
+            self.precision = pick_dtype(settings.dtype, pick_device(settings.device))
+            options["dtype"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
         self._settings = settings
         self._callbacks = list(map(open_callback, settings.callback))
         self._tracker = open_tracker(settings.track) if settings.track else None

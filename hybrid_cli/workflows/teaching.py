@@ -59,7 +59,7 @@ def taught(
         return examples, None
     if settings.teacher is None:
         return examples, stored_scores
-    how: Any = {"device": settings.device, "dtype": settings.precision}
+    how: Any = {"device": settings.device, "dtype": settings.dtype}
     index = open_dense(Path(settings.teacher)) if _is_index(settings.teacher) else None
     if index is not None or not is_reranker(resolve(settings.teacher)):
         encoder = (

@@ -79,7 +79,7 @@ def again(content: dict[str, Rows], folder: Path) -> dict[str, Rows]:
         elif role == "qrels":
             qrels[split] = folder / f"r{len(qrels)}.tsv"
             qrels[split].write_bytes(tabbed(*rows))
-    return content_of(prepare(PrepareTrec(folder / "d.jsonl", topics=topics, qrels=qrels, output=folder / "again")))
+    return content_of(prepare(PrepareTrec(folder / "d.jsonl", queries=topics, qrels=qrels, output=folder / "again")))
 
 
 def check_import(files: Files, valid: bool, command: Callable[[Path], PrepareRows]) -> None:
@@ -174,7 +174,7 @@ def dpr(drawn: tuple[Files, bool]) -> None:
         False,  # an empty training file, which is drawn at times, is refused
         lambda folder: PrepareDpr(
             folder / "psgs.tsv",
-            questions={"dev": folder / "dev.tsv"},
+            queries={"dev": folder / "dev.tsv"},
             training={"train": folder / "train.json"},
             output=folder / "made",
         ),
@@ -204,7 +204,7 @@ def trec(drawn: tuple[Files, bool]) -> None:
         *drawn,
         lambda folder: PrepareTrec(
             folder / "documents.txt",
-            topics={"test": folder / "topics.txt"},
+            queries={"test": folder / "topics.txt"},
             qrels={"test": folder / "qrels.txt"},
             output=folder / "made",
         ),

@@ -10,7 +10,7 @@ GROWING = ("judge",)  # an interrupted call leaves the first lines of its output
 
 SEARCHED = "search tiny --split test --threads 1 --index"
 TUNED = "--tune --qrels tiny --split test"
-STEPS = "--batch-size 2 --max-steps 4 --checkpoint-steps 1 --precision fp32 --threads 1"
+STEPS = "--batch-size 2 --max-steps 4 --checkpoint-steps 1 --dtype fp32 --threads 1"
 STUDENT = f"--model bert {STEPS}"
 TRAIN = f"--loss nll {STUDENT}"
 INPUTS = (  # each may read the outputs of earlier ones
@@ -79,13 +79,13 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
         "fuse one.parquet two.parquet --missing exact --index bm25,bm25 --threads 1 --output out.parquet", "--hits 3", 2
     ),
     "concat-runs": ("concat-runs train-run.parquet one.parquet --output out.parquet", "", 4),
-    "evaluate": ("evaluate tiny --split test one.parquet --output out.parquet", "--measures MRR@10", 4),
-    "report": ("report tiny --split test one.parquet two.parquet --output out.html", "--measures MRR@10", 2),
+    "evaluate": ("evaluate tiny --split test one.parquet --output out.parquet", "--measure MRR@10", 4),
+    "report": ("report tiny --split test one.parquet two.parquet --output out.html", "--measure MRR@10", 2),
     "split": ("split tiny --split train --folds 2 --output out", "--seed 7", 4),
     "perturb": ("perturb tiny --split test --attack shuffle --output out.parquet", "--seed 7", 4),
     "perturb (several)": ("perturb tiny --split test --attack shuffle,char-swap --output out", "--seed 7", 4),
     "inspect": ("inspect one=one.parquet --memory-table tiny --split test --overwrite --output out.parquet", "", 1),
-    "export trec": ("export top.parquet --format trec --output out.trec", "--tag other", 4),
+    "export trec": ("export top.parquet --format trec --output out.trec", "--hits 1", 4),
     "export msmarco": ("export one.parquet --format msmarco --output out.tsv", "--hits 1", 4),
     "export dpr": ("export one.parquet --format dpr --collection tiny --split test --output out.json", "--hits 1", 4),
     "export sentence-transformers": ("export bert-2 --format sentence-transformers --output out", "", 2),

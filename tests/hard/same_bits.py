@@ -31,7 +31,7 @@ encode {name} --model minilm --doc-max-len 48 --shard-size 1500 --output {name}-
 search {name} --split test --hits 200 --index {name}-bm25 --output {name}.bm25.parquet
 search {name} --split test --hits 200 --index {name}-bm25 --engine lucene --output {name}.lucene.parquet
 search {name} --split test --hits 200 --index {name}-bm25 --rm3 --output {name}.rm3.parquet
-search {name} --split test --hits 200 --index {name}-bm25 --impact-bits 8 --output {name}.bits8.parquet
+search {name} --split test --hits 200 --index {name}-bm25 --engine matrix-8bit --output {name}.bits8.parquet
 search {name} --split test --hits 200 --index {name}-shards --output {name}.shards.parquet
 search {name} --split test --hits 200 --index {name}-dense --output {name}.dense.parquet
 search {name} --split test --hits 200 --index {name}-hnsw --output {name}.hnsw.parquet
@@ -46,8 +46,8 @@ compose {name}-bm25 {name}-dense --output {name}-retriever
 compose {name}-bm25 {name}-dense --calibrate --qrels {name} --split test --output {name}-calibrated
 search {name} --split test --hits 200 --index {name}-retriever --output {name}.retriever.parquet
 search {name} --split test --hits 200 --index {name}-calibrated --output {name}.calibrated.parquet
-mine-negatives {name} --split test --index {name}-bm25 --num-negatives 4 --output {name}.examples.parquet
-evaluate {name} --split test {name}.bm25.parquet {name}.dense.parquet {name}.weighted.parquet --measures \
+mine-negatives {name} --split test --index {name}-bm25 --negatives 4 --output {name}.examples.parquet
+evaluate {name} --split test {name}.bm25.parquet {name}.dense.parquet {name}.weighted.parquet --measure \
 nDCG@10,MRR@10,R@100,MAP --format json --output {name}.measures.json
 """
 FUSE = "fuse {name}.bm25.parquet {name}.dense.parquet --method {method} --output {name}.{method}.parquet"

@@ -31,9 +31,9 @@ def source(options: Dpr) -> Source:
     The files contain no question ids: questions are numbered from 0 in each split. The positive passages of a training
     file become judgments of relevance 1, in its order. `mine-negatives --sources given:FILE` draws from its negatives.
     """
-    if common := sorted(set(options.questions) & set(options.training)):
+    if common := sorted(set(options.queries) & set(options.training)):
         raise InputError(
-            f"split {common[0]}: has --questions and --training; use two names, or omit one of them",
+            f"split {common[0]}: has --queries and --training; use two names, or omit one of them",
             code="duplicate-split",
             split=common[0],
         )
@@ -45,7 +45,7 @@ def source(options: Dpr) -> Source:
             yield Document(checked_id(fields[0], location), fields[2], fields[1], location)
 
     def queries() -> Iterator[Query]:
-        for split, path in options.questions.items():
+        for split, path in options.queries.items():
             for number, (location, text, answers) in enumerate(_questions(path)):
                 yield Query(split, str(number), text, answers, location)
         for split, path in options.training.items():
@@ -74,7 +74,7 @@ def source(options: Dpr) -> Source:
         for rank in range(max(map(len, lists), default=0)):
             yield from (docids[rank] for docids in lists if rank < len(docids))
 
-    files = {"corpus": options.corpus, **roles("questions", options.questions), **roles("training", options.training)}
+    files = {"corpus": options.corpus, **roles("questions", options.queries), **roles("training", options.training)}
     result = Source("dpr", documents, queries, judgments, files)
     return replace(result, preferred=contexts) if options.sample_from == "contexts" else result
 

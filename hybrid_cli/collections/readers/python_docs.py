@@ -24,7 +24,6 @@ from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.files import read_bytes
 
-PACKAGES = ("numpy", "scipy", "sklearn", "pandas")
 # Minimum words (runs of two or more letters) of a query and of a document. Our choice: shorter texts are labels.
 MIN_QUERY_WORDS, MAX_QUERY_WORDS, MIN_WORDS = 3, 64, 10
 _TESTS = {"tests", "test", "conftest", "setup"}
@@ -59,8 +58,7 @@ def source(options: PythonDocs) -> Source:
     Raises:
         InputError: a package is not installed, or is not made of Python files.
     """
-    packages = options.package if options.only else (*PACKAGES, *options.package)
-    roots = {name: _root(name) for name in dict.fromkeys(packages)}
+    roots = {name: _root(name) for name in dict.fromkeys(options.package)}
 
     @cache
     def task() -> _Task:

@@ -59,9 +59,9 @@ def source(options: Trec) -> Source:
     Raises:
         InputError: options of SGML or XML files without such files.
     """
-    files = {"corpus": options.corpus, **roles("topics", options.topics), **roles("qrels", options.qrels)}
+    files = {"corpus": options.corpus, **roles("topics", options.queries), **roles("qrels", options.qrels)}
     encoding, more = options.encoding, frozenset(name.upper() for name in options.text_fields)
-    in_sgml = [path for path in options.topics.values() if _is_sgml(path, encoding)]
+    in_sgml = [path for path in options.queries.values() if _is_sgml(path, encoding)]
     corpus = _files(options.corpus)
     sgml = not all(map(is_json, corpus))
     known = {
@@ -76,7 +76,7 @@ def source(options: Trec) -> Source:
         return partial(sgml_documents, path, encoding, more)
 
     def queries() -> Iterator[Query]:
-        for split, path in options.topics.items():
+        for split, path in options.queries.items():
             for topic in _topics(path, options.topic_fields, encoding):
                 yield topic._replace(split=split)
 
