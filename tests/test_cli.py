@@ -88,7 +88,7 @@ def measured(done: Done) -> set[str]:
 
 
 def test_the_command_line_overrides_the_config_file(judged: list[Path], config: Write) -> None:
-    path = config("format: csv\nsplit: test\nmeasures: R@3\n")
+    path = config("format: csv\nsplit: test\nmeasure: R@3\n")
     assert measured(hybrid("evaluate", *judged, "--config", path)) == {"R@3"}
     assert measured(hybrid("evaluate", *judged, "--config", path, "--measure", "P@1")) == {"P@1"}
 
@@ -133,7 +133,7 @@ def test_a_dry_run_prints_the_settings_and_writes_nothing(judged: list[Path], tm
     assert (done.code, done.err) == (0, "")
     assert settings["output"] == f"{output} (would be written)"
     assert settings["qrels"] == f"{judged[0] / 'qrels.test.parquet'} (qrels)"
-    assert settings["measure"] == "['P@1']"
+    assert settings["measures"] == "['P@1']"
     assert not list(tmp_path.iterdir())
 
 

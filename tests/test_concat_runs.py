@@ -99,7 +99,7 @@ def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny
     search = ["search", tmp_path / "passages", "--split", "test", "--index", tmp_path / "bm25", "--threads", 1]
     assert hybrid(*search, "--group", "none", "--output", tmp_path / "passages.parquet").code == 0
     output = tmp_path / "documents.parquet"
-    assert hybrid("concat-runs", tmp_path / "passages.parquet", "--group", "doc", "--output", output).code == 0
+    assert hybrid("concat-runs", tmp_path / "passages.parquet", "--group", "max", "--output", output).code == 0
     assert hybrid(*search, "--output", tmp_path / "grouped.parquet").code == 0
     assert runs.read_run(tmp_path / "grouped.parquet").equals(runs.read_run(output))
     done = hybrid("evaluate", tiny, "--split", "test", output, "--measure", "MRR@10", "--format", "json")

@@ -324,6 +324,7 @@ def literal_defaults(tree: ast.Module) -> Iterator[tuple[str, object]]:
 
 
 SAME_NAME = {  # options of several commands with one name and another meaning
+    ("depth", "100"),  # hits of an encoder, and hits that a reranker rescores
     ("form", "'text'"),  # of different results
     ("measure", "'nDCG@10'"),  # `auto` and `judge` have graded or few judgments
     ("measure", "'MRR@10'"),  # of one relevant document per query
