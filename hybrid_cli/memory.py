@@ -109,11 +109,6 @@ def available() -> Iterator[tuple[int, str, str]]:
         yield max(largest - current + cached, 0), "the limit of the container (cgroup)", "raise it"
 
 
-def of_machine() -> int | None:
-    """Return the bytes of memory of this machine; None where it is not known."""
-    return _fields(Path("/proc/meminfo")).get("MemTotal")
-
-
 def _fields(path: Path) -> dict[str, int]:
     """Return the numbers of lines such as `VmSize: 12 kB` or `file 12`, in bytes; empty without the file."""
     try:

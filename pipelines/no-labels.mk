@@ -38,7 +38,7 @@ no-labels-seed: $(no_labels_arms:%=$(no_labels_seed)/%.test.parquet) \
 # Pseudo-queries of the corpus, which is a table that `prepare files` reads
 
 $(PSEUDO:%=$(no_labels)/%/collection/manifest.json): $(no_labels)/%/collection/manifest.json: $(corpus) | $(SETUP)
-	$(HYBRID) prepare files $(DATA)/corpus.parquet --pseudo-queries $* --pseudo-train $(PSEUDO_TRAIN) --output $(@D) --overwrite
+	$(HYBRID) prepare files $(DATA)/corpus.parquet --pseudo-queries $* --pseudo-sizes train=$(PSEUDO_TRAIN) --output $(@D) --overwrite
 
 $(PSEUDO:%=$(no_labels)/%/bm25/manifest.json): $(no_labels)/%/bm25/manifest.json: $(no_labels)/%/collection/manifest.json
 	$(HYBRID) index-bm25 $(<D) --output $(@D) --overwrite

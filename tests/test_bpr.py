@@ -173,7 +173,7 @@ def test_prefixes_are_trained(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tm
         plan: dict[str, Any] = {"matryoshka_dims": dims or None}
         folders.append(train_dense(examples, output=folder, model=str(tiny_bert), loss="nll", **plan, **PLAN_nested))
         static_lambda = tmp_path / f"static{len(dims)}"
-        folders.append(train_lambda(tiny, output=static_lambda, sampled_candidates=5, **plan, **static))
+        folders.append(train_lambda(tiny, output=static_lambda, candidates=(8, 5), **plan, **static))
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in folders]
     assert not np.allclose(vectors[0], vectors[2], atol=1e-7)
     assert not np.allclose(vectors[1], vectors[3], atol=1e-7)

@@ -75,10 +75,10 @@ def test_a_retriever_is_measured_like_its_run(made: Path, tmp_path: Path) -> Non
     whole = means(made / "data", "--split", "dev", run)
     assert means(retriever, "--split", "dev") == whole
     assert means(f"mine={retriever}", "--qrels", made / "judgments.tsv") == whole
-    assert means("--retriever", retriever, "--qrels", made / "judgments.tsv") == whole
-    assert means("--retriever", retriever, "--split", "dev") == whole
+    assert means(retriever, "--qrels", made / "judgments.tsv") == whole
+    assert means(retriever, "--split", "dev") == whole
     asked = ["--qrels", made / "judgments.tsv", "--queries", made / "dev.tsv"]
-    assert means("--retriever", retriever, *asked) == whole
+    assert means(retriever, *asked) == whole
     assert ran("evaluate", retriever, "--qrels", made / "judgments.tsv").says("assumed-split", split="dev")
     assert hybrid("evaluate", retriever).is_problem("missing-option", option="split")
     page = tmp_path / "report.html"

@@ -60,9 +60,11 @@ def test_judging_leads_to_a_retriever(searched: Path, monkeypatch: pytest.Monkey
 def test_judging_needs_runs_or_a_retriever(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(searched)
     refused("judge", "data", "--split", "own", "--output", "j.tsv", problem="missing-option", option="runs")
-    both = ["bm25.parquet", "--retriever", "bm25"]
+    refused("judge", "bm25", "--output", "j.tsv", problem="missing-option", option="runs")
+    ran = hybrid("compose", "bm25", "--method", "minmax", "--output", "retriever")
+    assert ran.code == 0, ran.err
+    both = ["bm25.parquet", "retriever"]
     refused("judge", "data", *both, "--output", "j.tsv", problem="conflicting-options", option="runs")
-    refused("judge", "--retriever", "bm25", "--output", "j.tsv", problem="other-kind", path="bm25")
 
 
 def test_runs_without_indexes_are_fused(searched: Path) -> None:

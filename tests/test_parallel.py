@@ -65,7 +65,7 @@ COMMANDS = {
     "cocondenser": ("pretrain", "{collection}", "--model", "{model}", "--cocondenser", *TRANSFORMER),
     "static": (
         *("train-lambda", "{collection}", "--encoder", "static", "--index", "{index}", "--dim", "4", "--lr", "0.1"),
-        *("--batch-size", "5", "--sampled-candidates", "6", "--hard-candidates", "2"),
+        *("--batch-size", "5", "--candidates", "2", "6"),
     ),
 }
 FAULTS = {  # wrong reductions: factors of the gradients of the two processes, which encode 3 and 4 of 7 queries

@@ -153,12 +153,12 @@ def test_no_document_is_empty_and_every_query_is_removed_from_its_documents(
 def test_the_splits_do_not_overlap_and_have_the_requested_sizes(tmp_path: Path) -> None:
     folder = titled(tmp_path / "beir")
     assert counts_of(pseudo(folder, "title"))["queries"] == {"dev": 8, "train": 32}
-    small = pseudo(folder, "title", pseudo_train=10, pseudo_dev=5, overwrite=True)
+    small = pseudo(folder, "title", pseudo_sizes={"train": 10, "dev": 5}, overwrite=True)
     few = {name: set(collection.read_queries(small / f"queries.{name}.parquet")["qid"]) for name in ("train", "dev")}
     assert (len(few["train"]), len(few["dev"]), few["train"] & few["dev"]) == (10, 5, set())
-    more = pseudo(folder, "title", pseudo_train=20, pseudo_dev=5, overwrite=True)
+    more = pseudo(folder, "title", pseudo_sizes={"train": 20, "dev": 5}, overwrite=True)
     assert few["train"] < set(collection.read_queries(more / "queries.train.parquet")["qid"])
-    only_dev = pseudo(folder, "title", pseudo_train=0, pseudo_dev=30, overwrite=True)
+    only_dev = pseudo(folder, "title", pseudo_sizes={"train": 0, "dev": 30}, overwrite=True)
     assert counts_of(only_dev)["queries"] == {"dev": 30}
 
 

@@ -289,12 +289,10 @@ def test_negatives_are_drawn_from_the_hits_of_a_retriever(made: Path, tiny: Path
 def test_evaluate_searches_retrievers(made: Path, tiny: Path, tmp_path: Path) -> None:
     retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "hybrid")
     run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
-    measured = [evaluate([tiny, f"hybrid={run}"], split="test"), evaluate([tiny], split="test", retriever=[retriever])]
+    measured = [evaluate([tiny, f"hybrid={run}"], split="test"), evaluate([tiny, retriever], split="test")]
     first, second = (one for one in measured if isinstance(one, Summary))
     assert first.means == second.means
-    page = report(
-        [tiny, made / "bm25.parquet"], split="test", retriever=[retriever], output=tmp_path / "page/report.html"
-    )
+    page = report([tiny, made / "bm25.parquet", retriever], split="test", output=tmp_path / "page/report.html")
     assert "hybrid" in page.read_text("utf-8")
     assert runs.read_run(tmp_path / "page/hybrid.hits.parquet").equals(runs.read_run(run))
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as some
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings
 from hybrid_cli.settings.common import Writes
-from hybrid_cli.settings.conversion import byte_count, default_text, is_list
+from hybrid_cli.settings.conversion import byte_count, default_text
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, when
 from hybrid_cli.stages import stage
 
@@ -252,7 +252,7 @@ class TestEveryCommand:
             assert "  " not in declared.help, name
             if declared.default is REQUIRED or declared.default is None or isinstance(declared.default, By | dict):
                 continue
-            if declared.minimum is not None and not is_list(kind.types()[name]):
+            if declared.minimum is not None and not isinstance(declared.default, tuple):
                 assert declared.default >= declared.minimum, name
 
     def test_conditions_name_options_or_facts_with_possible_values(self, kind: type[Settings]) -> None:

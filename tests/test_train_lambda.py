@@ -37,7 +37,7 @@ PLAN: dict[str, Any] = {
     "positives": 2, "negatives": 1, "max_steps": 3, "batch_size": 4, "learning_rate": 1e-3, "dtype": "fp32",
 }  # fmt: skip
 STATIC: dict[str, Any] = {
-    "encoder": "static", "max_steps": 30, "batch_size": 16, "dim": 4, "hard_candidates": 2, "sampled_candidates": 6,
+    "encoder": "static", "max_steps": 30, "batch_size": 16, "dim": 4, "candidates": (2, 6),
     "learning_rate": 0.02,
 }  # fmt: skip
 
@@ -237,7 +237,7 @@ def test_the_static_students_top_ranked_documents_are_candidates(
     encoder.query_table.data.fill_(1)
     encoder.document_table.data.fill_(1)
     monkeypatch.setattr(static, "STUDENT_POOL", 100)
-    candidates = {"sampled_candidates": 1, "hard_candidates": 1, "dynamic_negatives": 1}
+    candidates = {"candidates": (1, 1), "dynamic_negatives": 1}
     source = bags(index, encoder, static_options(sources, **candidates))
     weights = source.documents(np.arange(len(index.docids)))
     best = weights[[int(weights.sum(1).argmax())]].toarray()

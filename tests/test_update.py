@@ -190,7 +190,7 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     from hybrid_cli import open_retriever
 
     assert {"bm25_rank", "dense_score"} <= set(open_retriever("made").search("salt").columns)
-    measured = hybrid("evaluate", "--retriever", "made", "--split", "test")
+    measured = hybrid("evaluate", "made", "--split", "test")
     assert measured.code == 0, measured.err
     assert hybrid("inspect", "made/retriever").code == 0
     assert inspect(["made/retriever"])["retriever"]["changed"] == after.changed

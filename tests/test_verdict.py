@@ -45,7 +45,7 @@ def test_evaluate_ends_with_the_verdict_unless_the_run_was_tuned_on_the_queries(
     evidence = json.loads((tuned / "retriever.json").read_text())["tuning"]
     assert evidence["verdict"]["baseline"] == "bm25"
     bm25 = search(tiny, split="test", index=sides[0], output=tmp_path / "bm25.parquet")
-    words = ["evaluate", tiny, bm25, "--split", "test", "--format", "json", "--measure", "nDCG@10", "--retriever"]
+    words = ["evaluate", tiny, bm25, "--split", "test", "--format", "json", "--measure", "nDCG@10"]
     stored = json.loads(hybrid(*words, plain).out)
     assert stored["verdict"]["run"] == "plain"
     assert stored["verdict"]["after"] == pytest.approx(stored["runs"][1]["means"]["nDCG@10"])

@@ -8,6 +8,7 @@ _STREAMING = (
     *("auto", "combine", "concat-runs", "evaluate", "export", "fuse", "gate", "inspect", "judge", "label"),
     *("mine-negatives", "report", "rerank", "search"),
 )
+_SOURCES = ("beir", "dpr", "files", "irds", "msmarco", "python-docs", "tevatron", "trec")
 _TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-reranker", "train-sparse")
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
 REMOVED = {
@@ -27,9 +28,11 @@ REMOVED = {
     "verify": "inspect --verify",
     "concat-runs --max-per": "--group",
     "index-bm25 --memory": "--shards",
+    **{f"{command} --java-heap": "JAVA_TOOL_OPTIONS=-Xmx4g" for command in ("index-bm25", "update")},
     **{f"evaluate --{study}": f"--study {study}" for study in ("aggregate", "agreement", "answerable", "over-seeds")},
     "evaluate --robustness": "--study robustness",
     **{f"{command} --measures": "--measure" for command in ("evaluate", "report")},
+    **{f"{command} --retriever": "the retriever among the inputs" for command in ("evaluate", "judge", "report")},
     "export --tag": "the name of --output",
     "index-bm25 --tune-measure": "--measure",
     "label --drop-own": "",
@@ -39,7 +42,11 @@ REMOVED = {
     "mine-negatives --keep-same-text": "",
     "mine-negatives --num-negatives": "--negatives",
     "prepare python-docs --only": "--package",
+    **{f"prepare {source} --pseudo-dev": "--pseudo-sizes dev=N" for source in _SOURCES},
+    **{f"prepare {source} --pseudo-train": "--pseudo-sizes train=N" for source in _SOURCES},
     "search --impact-bits": "--engine matrix-8bit",
+    "train-lambda --hard-candidates": "--candidates",
+    "train-lambda --sampled-candidates": "--candidates",
     "train-lambda --student-negatives": "--dynamic-negatives",
     "train-sparse --flops-warmup": "",
     **{f"{command} --precision": "--dtype" for command in _TRAINING},

@@ -20,6 +20,7 @@ SGML, SGML_TOPICS = "SGML or XML files", "topics in SGML or XML"
 ALL_FIELDS = "ALL"
 ALL_COLUMNS = "all"  # of the metadata
 RESERVED = ("docid", "corpus_row", "title", "text")  # columns of the corpus, as it is stored and read
+PSEUDO_SIZES = {"train": 10_000, "dev": 500}
 LANGUAGE = "en"  # of sentences and of analyzers
 
 
@@ -33,7 +34,7 @@ class Import:
         split_passages: words of a passage; None for whole documents.
         passage_stride: words between the starts of two passages; None for their length.
         pseudo_queries: part of a document that becomes a query; None for the queries of the source.
-        pseudo_train, pseudo_dev: pseudo-queries of the splits, at most.
+        pseudo_sizes: split (`train`, `dev`) -> pseudo-queries, at most; by default those of `PSEUDO_SIZES`.
         seed: random seed of samples and pseudo-queries.
     """
 
@@ -42,8 +43,7 @@ class Import:
     split_passages: int | None = None
     passage_stride: int | None = None
     pseudo_queries: PseudoQueries | None = None
-    pseudo_train: int = 10_000
-    pseudo_dev: int = 500
+    pseudo_sizes: Mapping[str, int] = field(default_factory=dict)
     seed: int = 42
 
 

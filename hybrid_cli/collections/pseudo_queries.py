@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from hybrid_cli.collections.headings import HEADING, heading
-from hybrid_cli.collections.options import Import
+from hybrid_cli.collections.options import PSEUDO_SIZES, Import
 from hybrid_cli.collections.sentences import LEAST_WORDS, split, word_count
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source
 from hybrid_cli.draws import draw, generator
@@ -131,7 +131,7 @@ class _PseudoQueries:
                 option="pseudo_queries",
                 value=self._form,
             )
-        train, dev = self._options.pseudo_train, self._options.pseudo_dev
+        train, dev = ({**PSEUDO_SIZES, **self._options.pseudo_sizes}[split] for split in (TRAIN, DEV))
         dev = min(dev, max(1, len(texts) // _DEV_SHARE) if train else len(texts))
         splits = dict.fromkeys(texts[:dev], DEV) | dict.fromkeys(texts[dev : dev + train], TRAIN)
         self._source.facts["pseudo_queries"] = {

@@ -17,13 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import memory
-from hybrid_cli.errors import HybridError, option_error
+from hybrid_cli.errors import HybridError
 
 MIN_VERSION = 21
 _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
-_HEAP = re.compile(r"([1-9][0-9]*)([kKmMgG])")
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True)
@@ -91,23 +88,14 @@ def find_jar() -> Path:
     return jars[-1]
 
 
-def start(heap: str | None = None) -> None:
+def start() -> None:
     """Start the JVM of this process; does nothing if it runs already.
 
-    Args:
-        heap: maximum heap in Java's notation (`4g`); None for Java's default, a quarter of the memory.
+    Java's heap is a quarter of the memory; the environment variable JAVA_TOOL_OPTIONS changes it (`-Xmx4g`).
 
     Raises:
-        InputError: `heap` is not a size, or exceeds the memory of this machine.
         HybridError: no Java runtime, no jar, or a JVM without Anserini is already running.
     """
-    if heap is not None and not _HEAP.fullmatch(heap):
-        raise option_error("java_heap", heap, "needs a size such as 800m or 4g", code="invalid-value")
-    most = memory.of_machine()
-    if heap is not None and most is not None and _bytes(heap) > most:  # a JVM that cannot reserve it ends the process
-        raise option_error(
-            "java_heap", heap, f"this machine has {memory.format_bytes(most)} of memory; pass less", limit=most
-        )
     import jnius_config
 
     if jnius_config.vm_running:
@@ -116,7 +104,7 @@ def start(heap: str | None = None) -> None:
     jar, java = find_jar(), find_java()
     os.environ["JAVA_HOME"], os.environ["JVM_PATH"] = str(java.home), str(java.library)
     jnius_config.set_classpath(str(jar))
-    jnius_config.set_options(*_options(java, heap))
+    jnius_config.set_options(*_options(java))
     import jnius
 
     _silence(jnius.autoclass)
@@ -127,20 +115,14 @@ def _check_running(classpath: list[str]) -> None:
         raise HybridError("a JVM without Anserini is running; use a new process", code="java-failed")
 
 
-def _options(java: Java, heap: str | None) -> list[str]:
+def _options(java: Java) -> list[str]:
     """Return JVM options: Python handles signals (-Xrs), and warnings about Lucene's use of Java are disabled."""
     options = ["-Xrs", "-Dslf4j.internal.verbosity=WARN", "-Djava.awt.headless=true"]
     if java.version >= 22:
         options.append("--enable-native-access=ALL-UNNAMED")
     if java.version >= 23:
         options.append("--sun-misc-unsafe-memory-access=allow")
-    return options + ([f"-Xmx{heap}"] if heap else [])
-
-
-def _bytes(heap: str) -> int:
-    """Return the bytes of a size in Java's notation."""
-    match = _HEAP.fullmatch(heap)
-    return int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    return options
 
 
 def _silence(find: Any) -> None:

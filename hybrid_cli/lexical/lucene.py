@@ -98,7 +98,10 @@ class Writer:
                 raise _failed(self._folder, str(error).splitlines()[0]) from None
             if added != len(rows):
                 missing = console.counted(document=len(rows) - added)
-                raise _failed(self._folder, f"{missing} not indexed; raise --java-heap, or check the disk")
+                raise _failed(
+                    self._folder,
+                    f"{missing} not indexed; raise Java's heap (JAVA_TOOL_OPTIONS=-Xmx4g), or check the disk",
+                )
 
     def close(self) -> None:
         """Complete the index.

@@ -40,10 +40,8 @@ class Comparison(Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests.
 
     Attributes:
-        inputs: A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one) or retrievers.
-            The default collection is that of the runs.
-        retriever: Retrievers: each is searched for the queries of the collection, and its run is measured with the
-            others.
+        inputs: A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one) or retrievers,
+            which are searched for its queries. The default collection is that of the runs.
         split: Split of the collection.
         qrels: Qrels; replaces the collection among the inputs.
         measure: Measures in the spelling of trec_eval or ir_measures.
@@ -65,7 +63,6 @@ class Comparison(Seeded):
     _: KW_ONLY
     scopes = scope(when(measured=ACC), "answer_match") + scope(when(compared=SEVERAL_RUNS), "test", "correction")
 
-    retriever: Sequence[Path] = option((), recorded=False)
     split: str | None = option(None)
     qrels: Path | None = option(None)
     measure: Sequence[str] = _measure_option(MEASURES, "--measure", "-m", parse=MEASURE)
@@ -89,7 +86,7 @@ class Comparison(Seeded):
     def check(self) -> None:
         """Refuse a command without runs."""
         super().check()
-        if not self.inputs and not self.retriever:
+        if not self.inputs:
             raise InputError(
                 "missing argument INPUTS: a collection (or --qrels FILE), then at least one run or retriever",
                 code="missing-option",
@@ -101,8 +98,7 @@ class Comparison(Seeded):
         return {**super().values(), "compared": SEVERAL_RUNS if self._has_several_runs() else ""}
 
     def _has_several_runs(self) -> bool:
-        runs = len(self.inputs) - (self.qrels is None) + len(self.retriever)
-        return runs > 1 or self.complement is not None
+        return len(self.inputs) - (self.qrels is None) > 1 or self.complement is not None
 
 
 _STUDIES = {
@@ -146,7 +142,7 @@ class Evaluate(MayWrite, Comparison):
     panel = ANALYSIS
     examples = (
         "hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measure MRR@10,nDCG@10,R@100",
-        "hybrid evaluate data/pydocs --split test out/bm25.parquet --retriever out/retriever",
+        "hybrid evaluate data/pydocs --split test out/bm25.parquet out/retriever",
         "hybrid evaluate data/pydocs --split test out/clear.parquet --complement out/dense.parquet out/bm25.parquet",
         "hybrid evaluate data/pydocs --split test a=out/bm25.parquet a@shuffle=out/shuffled.parquet --study robustness",
         "hybrid evaluate data/pydocs --split test clear-1=out/1.parquet clear-2=out/2.parquet --study over-seeds",
@@ -444,10 +440,9 @@ class Judge(ReadsFiles, Seeded):
     that takes qrels takes it.
 
     Attributes:
-        collection: Collection with the texts of queries and documents; with --retriever, its own by default.
-        runs: One or more runs (Parquet, TREC or MS MARCO; `name=path` names one).
-        retriever: Retriever that is searched for the queries in place of runs: the hits of each of its indexes, and of
-            their fusion, are judged.
+        collection: Collection with the texts of queries and documents; that of a retriever may be left out.
+        runs: One or more runs (Parquet, TREC or MS MARCO; `name=path` names one), or a retriever, which is searched for
+            the queries: the hits of each of its indexes, and of their fusion, are judged.
         queries: Queries in place of those of the collection; they may be a text file with a query per line.
         output: Journal (.jsonl) or qrels file (.tsv, .txt), extended by each answer; skipped hits of qrels go to
             OUTPUT.skipped.
@@ -476,16 +471,14 @@ class Judge(ReadsFiles, Seeded):
     panel = FUSION
     examples = (
         "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
-        "hybrid judge --retriever out/retriever --queries queries.txt --rater anna --output judgments.jsonl",
-        "hybrid judge --retriever out/retriever --queries queries.txt --llm http://localhost:8000/v1 --model NAME "
+        "hybrid judge out/retriever --queries queries.txt --rater anna --output judgments.jsonl",
+        "hybrid judge out/retriever --queries queries.txt --llm http://localhost:8000/v1 --model NAME "
         "--output machine.tsv",
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
     )
 
-    collection: Path | None = argument(None, needed=when(retriever=None))
-    runs: Sequence[NameOrPath] = argument(
-        (), needed=when(retriever=None, adjudicate=None), excluded=when(retriever=GIVEN)
-    )
+    collection: Path = argument(REQUIRED)
+    runs: Sequence[NameOrPath] = argument(())
     _: KW_ONLY
     scopes = (
         scope(when(judge=PERSON), "stop_after", "adjudicate", "rater")
@@ -495,7 +488,6 @@ class Judge(ReadsFiles, Seeded):
         + scope(when(compared=TWO_RUNS), "measure")
     )
 
-    retriever: Path | None = option(None)
     queries: Path | None = option(None)
     output: Path = option(REQUIRED, "--output", "-o")
     split: str | None = option(None)
@@ -503,7 +495,7 @@ class Judge(ReadsFiles, Seeded):
     depth: int = option(5, minimum=1)
     order: Literal["disagreement", "random"] = option("disagreement")
     adjudicate: Sequence[Path] | None = option(
-        None, metavar="FILE,...", recorded=False, excluded=(when(runs=GIVEN), when(retriever=GIVEN), when(llm=GIVEN))
+        None, metavar="FILE,...", recorded=False, excluded=(when(runs=GIVEN), when(llm=GIVEN))
     )
     rater: str | None = option(None, parse=_rater)
     llm: str | None = _machine_option(None, metavar="URL", excluded=when(reranker=GIVEN))
@@ -520,6 +512,6 @@ class Judge(ReadsFiles, Seeded):
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, who judges, and whether there are, or may be, two runs with a weight."""
-        two = self.retriever is not None or len(as_names(self.runs)) == 2
+        two = len(as_names(self.runs)) <= 2  # one may be a retriever, or none
         machine = self.llm or self.reranker or self.program
         return {**super().values(), "compared": TWO_RUNS if two else "", "judge": MACHINE if machine else PERSON}

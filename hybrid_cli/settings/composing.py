@@ -18,7 +18,6 @@ from hybrid_cli.settings.retrieval import (
     SINGLE_INDEX,
     TRANSFORMER_INDEX,
     TUNING,
-    IndexBm25,
     SearchOptions,
 )
 
@@ -159,7 +158,6 @@ class Update(OnDevice, Threaded, ReadsFiles):
     allow_shrink: bool = option(False, recorded=False)
     prune: bool = option(False, recorded=False)
     model: str | None = option(None, recorded=False)
-    java_heap: str | None = redeclare(IndexBm25, "java_heap", shown="a quarter of the memory")
 
     def check(self) -> None:
         """Refuse a call without documents, and one with all documents and with changes."""

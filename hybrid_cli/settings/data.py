@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hybrid_cli.collections import options
 from hybrid_cli.collections.options import (
     DELIMITED,
+    PSEUDO_SIZES,
     RESERVED,
     SGML,
     SGML_TOPICS,
@@ -61,8 +62,8 @@ class Prepare(Seeded, Writes, options.Import):
         passage_stride: Words between the starts of two passages.
         pseudo_queries: Take a query out of every document: its title, first sentence, a random sentence or heading.
             Queries of the source are omitted.
-        pseudo_train: Maximum number of training queries.
-        pseudo_dev: Maximum number of dev queries; with training queries, at most a fifth of all.
+        pseudo_sizes: Maximum number of training and dev queries; with training queries, at most a fifth of all are for
+            dev.
         seed: Random seed of the sample and of the pseudo-queries.
     """
 
@@ -70,7 +71,7 @@ class Prepare(Seeded, Writes, options.Import):
 
     scopes = (
         scope(when(split_passages=GIVEN), "passage_stride")
-        + scope(when(pseudo_queries=GIVEN), "pseudo_train", "pseudo_dev")
+        + scope(when(pseudo_queries=GIVEN), "pseudo_sizes")
         + scope((when(pseudo_queries=GIVEN), when(sample=GIVEN), when(sample_queries=GIVEN)), "seed")
     )
 
@@ -91,8 +92,9 @@ class Prepare(Seeded, Writes, options.Import):
     pseudo_queries: PseudoQueries | None = option(
         None, panel=PSEUDO, recorded=False, excluded=when(on_duplicate="last")
     )
-    pseudo_train: int = inherited(panel=PSEUDO, minimum=0)
-    pseudo_dev: int = inherited(panel=PSEUDO, minimum=1)
+    pseudo_sizes: Mapping[str, int] = option(
+        {}, metavar="SPLIT=N", panel=PSEUDO, minimum=0, choices=[*PSEUDO_SIZES], shown="train=10000,dev=500"
+    )
     seed: int = inherited()
 
 

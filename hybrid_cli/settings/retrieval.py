@@ -63,7 +63,6 @@ class IndexBm25(Threaded, Writes, BM25Options):
         qrels: Qrels file; replaces the split's qrels.
         lucene: Build Lucene's index as well, for `--engine lucene` and Lucene's tools. Without it English needs no
             Java.
-        java_heap: Maximum Java heap, such as `4g`.
     """
 
     command = "index-bm25"
@@ -90,7 +89,6 @@ class IndexBm25(Threaded, Writes, BM25Options):
     queries: Path | None = _tuning_option(None)
     qrels: Path | None = _tuning_option(None)
     lucene: bool = option(True)
-    java_heap: str | None = option(None, shown="a quarter of the memory", recorded=False)
 
     def check(self) -> None:
         """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""

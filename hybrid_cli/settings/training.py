@@ -202,8 +202,8 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         vocab_size: Number of terms with a vector of their own, the most frequent ones.
         hash_buckets: Vectors shared by all other terms, chosen by a hash.
         text_fraction: Fraction of labeled texts among the queries; the others are random bags of terms.
-        hard_candidates: Top-ranked documents of the teacher per query among the candidates.
-        sampled_candidates: Documents drawn from the collection as candidates, per step.
+        candidates: Candidates: top-ranked documents of the teacher for each query, and documents drawn from the
+            collection in each step.
         dev: Split with the queries of the validation, on a pool of the teacher's passages; needs `--index`.
         epochs: Passes over the labels.
     """
@@ -234,8 +234,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
             "temperature",
             "vocab_size",
             "hash_buckets",
-            "hard_candidates",
-            "sampled_candidates",
+            "candidates",
         )
         + scope(when(loss="listwise"), "index")
         + scope(when(dev=GIVEN), "index")
@@ -270,8 +269,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
     vocab_size: int = option(200_000, panel=STATIC, minimum=1)
     hash_buckets: int = option(4096, panel=STATIC, minimum=1)
     text_fraction: float = inherited(panel=STATIC, minimum=0, maximum=1)
-    hard_candidates: int = inherited(panel=STATIC, minimum=1)
-    sampled_candidates: int = inherited(panel=STATIC, minimum=1)
+    candidates: tuple[int, int] = inherited(panel=STATIC, minimum=1, metavar="HARD DRAWN")
     dev: str | None = inherited(recorded=True)
     epochs: int | None = inherited()
     max_steps: int | None = inherited(default=By("encoder", {"static": 1200}))

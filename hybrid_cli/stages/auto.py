@@ -104,9 +104,7 @@ def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
     command = shlex.join(["hybrid", "search", "--index", str(retriever), "--interactive"])
     console.note(f"\nauto: {made}; to search:\n{command}")
     if not judged:
-        judging = Judge(
-            retriever=retriever, queries=Path("queries.txt"), output=Path("judgments.tsv"), **path.given("measure")
-        )
+        judging = Judge(retriever, queries=Path("queries.txt"), output=Path("judgments.tsv"), **path.given("measure"))
         console.note(
             "\nauto: no judgments, so the fusion is the default, and nothing was measured. Judge twenty of your own "
             "queries (a query per line in queries.txt); the command to tune the fusion on them follows:\n"

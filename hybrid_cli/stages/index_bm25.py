@@ -60,7 +60,7 @@ def index_bm25(settings: IndexBm25) -> Path:
     if target.up_to_date:
         return output
     if needs_java(settings.language, settings.lucene) and not reuse:
-        jvm.start(settings.java_heap)
+        jvm.start()
     with target.folder(ignore=(layout.LUCENE,)) as (work, counts):
         if reuse:
             storage.check_parts(output, layout.IMPACTS, layout.DOCIDS)
@@ -123,7 +123,7 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
     corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE, _names(settings))
     _forecast(settings, corpus, total, shards, target.partial)
     if needs_java(settings.language, with_lucene=False):
-        jvm.start(settings.java_heap)
+        jvm.start()
     sizes = [total * (number + 1) // shards - total * number // shards for number in range(shards)]
     with target.folder() as (work, counts):
         with console.progress("index-bm25", total, "documents") as advance:

@@ -12,8 +12,8 @@ from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, warn_lost
 from hybrid_cli.artifacts.judged import collection_of
-from hybrid_cli.artifacts.retrievers import RetrieverFiles
-from hybrid_cli.collections import collection
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
 from hybrid_cli.collections.judgments import open_judgments
 from hybrid_cli.errors import InputError, option_error
@@ -27,6 +27,7 @@ from hybrid_cli.reporting.judging import QUIT, Judging
 from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, ComparedRuns, JudgedTexts, JudgingSession, at_weights
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
+from hybrid_cli.runs.names import name_and_path
 from hybrid_cli.settings import Evaluate, Fuse, Judge
 from hybrid_cli.settings.analysis import MACHINE
 from hybrid_cli.settings.base import command_line
@@ -50,12 +51,14 @@ def judge(settings: Judge) -> Path:
         raise option_error(
             "measure", settings.measure, "needs answers in the texts; name a measure of judgments", code="needs-answers"
         )
-    files = None if settings.retriever is None else RetrieverFiles.read(settings.retriever)
-    queries, corpora = _queries(settings, files), _corpora(settings, files)
-    named, others = runs.name_runs(settings.runs), list[Path]()
+    files = _retriever(settings)
+    of = None if files is not None and not settings.runs else settings.collection
+    queries, corpora = _queries(settings, of, files), _corpora(of, files)
+    others: list[Path] = []
     if files is not None:
         named, others = searched_sides(settings, files, queries, call)
-    if files is None:
+    else:
+        named = runs.name_runs(settings.runs)
         belongs_together(named.values(), corpus=corpora[0])
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
@@ -85,21 +88,37 @@ def judge(settings: Judge) -> Path:
     return settings.output
 
 
-def _queries(settings: Judge, files: RetrieverFiles | None) -> Path:
+def _retriever(settings: Judge) -> RetrieverFiles | None:
+    """Return the retriever that is named in place of runs; None for runs.
+
+    Raises:
+        InputError: neither a retriever nor runs, or both.
+    """
+    paths = [name_and_path(str(text))[1] for text in settings.runs]
+    found = [folder for path in (settings.collection, *paths) if (folder := retriever_at(path)) is not None]
+    if len(found) > 1 or (found and len(paths) > 1):
+        raise option_error("runs", found[0], "pass one retriever, or runs", code="conflicting-options")
+    if not found and not paths and settings.adjudicate is None:
+        problem = f"judge {settings.collection}: needs runs, or a retriever"
+        raise InputError(problem, code="missing-option", option="runs", needed_by="judge")
+    return RetrieverFiles.read(found[0]) if found else None
+
+
+def _queries(settings: Judge, of: Path | None, files: RetrieverFiles | None) -> Path:
     """Return the queries of `--queries`, of the collection, or of the collection that a retriever is of."""
-    known = settings.queries or settings.collection
+    known = settings.queries or of
     if known is None and files is not None:
         known = collection_of(corpora_of(files.manifests))
     if known is None:
         problem = "judge: no queries; pass them with --queries, such as a text file with a query per line"
         raise InputError(problem, code="no-queries", option="queries")
-    return collection.queries_path(known, settings.split)
+    return collections.queries_path(known, settings.split)
 
 
-def _corpora(settings: Judge, files: RetrieverFiles | None) -> list[Path]:
+def _corpora(of: Path | None, files: RetrieverFiles | None) -> list[Path]:
     """Return the corpora with the texts of documents: of the collection, or those that a retriever is of."""
-    if settings.collection is not None or files is None:
-        corpus = collection.corpus_path(settings.collection or Path())
+    if of is not None or files is None:
+        corpus = collections.corpus_path(of or Path())
         if files is not None:
             belongs_together(indexes={files.indexes[0]: files.manifests[0]}, corpus=corpus)
         return [corpus]
@@ -193,7 +212,7 @@ def _machine(settings: Judge, texts: JudgedTexts) -> machine_judging.Judge:
         )
     if settings.program is not None:
         return machine_judging.CommandJudge(settings.program, settings.timeout)
-    qrels = collection.read_qrels(settings.qrels or Path())
+    qrels = collections.read_qrels(settings.qrels or Path())
     qrels = qrels.filter(pl.col("qid").is_in(list(texts.queries)))
     known = texts.documents(qrels["docid"])
     labelled = [
@@ -255,7 +274,7 @@ def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
 def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles | None, queries: Path) -> None:
     """Print the command that uses the judgments: a tuning of two or more runs or indexes, or the measures of one."""
     if len(named) == 1:
-        command = command_line(Evaluate(settings.runs or [*named.values()], qrels=settings.output))
+        command = command_line(Evaluate(settings.runs if files is None else [*named.values()], qrels=settings.output))
     elif files is not None:
         command = command_line(tuning(files, settings.output, queries, settings.measure))
     else:

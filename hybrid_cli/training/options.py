@@ -179,8 +179,8 @@ class Imitation(Optimization):
         list_passages: passages drawn from the hits of each query, in addition to one positive.
         dynamic_negatives: hard negatives per query mined with the student itself.
         text_fraction: fraction of given texts among the queries of a static encoder.
-        hard_candidates: top-ranked documents of the teacher per query among the candidates of a static encoder.
-        sampled_candidates: documents drawn from the collection as candidates of a static encoder, per step.
+        candidates: candidates of a static encoder: top-ranked documents of the teacher for each query, and documents
+            drawn from the collection in each step.
     """
 
     loss: LambdaLoss = "contrastive"
@@ -189,8 +189,7 @@ class Imitation(Optimization):
     list_passages: int = 3
     dynamic_negatives: int = 0
     text_fraction: float = 0.5
-    hard_candidates: int = 8
-    sampled_candidates: int = 1024
+    candidates: tuple[int, int] = (8, 1024)
 
 
 @dataclass(frozen=True, kw_only=True)

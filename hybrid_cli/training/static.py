@@ -105,10 +105,11 @@ class BagsOfTerms:
         bags = bags.part(mine.start, mine.stop)
         counts = self._matrix(bags)
         queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
-        if plan.sampled_candidates >= size:
+        _, sampled = plan.candidates
+        if sampled >= size:
             candidates = np.arange(size)
         else:
-            drawn = rng.integers(size, size=plan.sampled_candidates)
+            drawn = rng.integers(size, size=sampled)
             hard = np.concatenate([self._best(bags), *([self._student_negatives(queries, pool)] if pool else [])])
             everyone = torch.cat(parallel.gather(torch.from_numpy(hard.astype(np.int64))[:, None])).numpy()
             candidates = np.unique(np.concatenate([drawn, everyone.ravel()]))
@@ -134,7 +135,7 @@ class BagsOfTerms:
 
     def _best(self, bags: Bags) -> np.ndarray:
         """Return the rows of the teacher's top-ranked documents of each query."""
-        return self._index.hits(bags, self._plan.hard_candidates).rows
+        return self._index.hits(bags, self._plan.candidates[0]).rows
 
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
         """Return random documents and the student's vectors of them."""

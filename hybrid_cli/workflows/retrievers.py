@@ -37,10 +37,8 @@ def with_searched(settings: C, folder: Path, call: Call) -> C:
         call: calls the stage of a settings object.
     """
     settings = _with_judgments(settings)
-    given = [(text, name_and_path(str(text))) for text in (*settings.inputs, *settings.retriever)]
-    retrievers = {path: searchable_at(path) for _, (_, path) in given} | {
-        path: retriever_at(path) or path for path in settings.retriever
-    }
+    given = [(text, name_and_path(str(text))) for text in settings.inputs]
+    retrievers = {path: searchable_at(path) for _, (_, path) in given}
     searched = [path for path, retriever in retrievers.items() if retriever is not None]
     names = dict(zip(searched, short_names(searched), strict=True))
     inputs: list[NameOrPath] = []
@@ -54,7 +52,7 @@ def with_searched(settings: C, folder: Path, call: Call) -> C:
         call(Search(queries=queries, index=retriever, output=run, overwrite=settings.overwrite))
         inputs.append(f"{name}={run}")
     known = settings.qrels is not None and bool(searched)  # the runs record the queries
-    return settings.changed(inputs=inputs, retriever=(), **({"queries": None} if known else {}))
+    return settings.changed(inputs=inputs, **({"queries": None} if known else {}))
 
 
 def searchable_at(path: Path) -> Path | None:
@@ -71,7 +69,7 @@ def _with_judgments(settings: C) -> C:
     Raises:
         InputError: runs or retrievers alone, which record no collection.
     """
-    paths = [*(name_and_path(str(text))[1] for text in settings.inputs), *settings.retriever]
+    paths = [name_and_path(str(text))[1] for text in settings.inputs]
     if settings.qrels is not None or not paths:
         return settings
     known_kinds = [_is_run(path) or searchable_at(path) is not None for path in paths]

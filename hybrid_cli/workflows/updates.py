@@ -213,7 +213,7 @@ def _write_lexical(settings: Update, change: Change, output: Output, kept: Kept,
     options, index = change.manifest.options, change.index
     lucene = (index / layout.LUCENE).is_dir()
     if needs_java(options["language"], lucene):
-        jvm.start(settings.java_heap)
+        jvm.start()
     with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
         storage.check_parts(index, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
         artifacts.hard_link(index / layout.PARAMETERS, work / layout.PARAMETERS)
@@ -232,7 +232,7 @@ def _write_shards(settings: Update, change: Change, output: Output, kept: Kept, 
     first = next(iter(shards or kept))
     storage.check_parts(first, layout.PARAMETERS)
     if total and needs_java(options["language"], with_lucene=False):
-        jvm.start(settings.java_heap)
+        jvm.start()
     with output.folder() as (work, counts):
         for position, (shard, mask) in enumerate(shards.items()):
             if not (work / layout.shard(position)).is_dir():

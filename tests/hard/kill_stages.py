@@ -55,7 +55,7 @@ STAGES = {  # command, and options of an older output that --overwrite replaces;
     "prepare dpr": ("prepare dpr psgs.tsv --questions test=questions.tsv --output out", "", 4),
     "prepare tevatron": ("prepare tevatron train=tevatron.jsonl --output out", "", 4),
     "prepare (pseudo-queries)": (
-        "prepare files docs.jsonl --pseudo-queries title --pseudo-train 4 --output out", "--seed 7", 4
+        "prepare files docs.jsonl --pseudo-queries title --pseudo-sizes train=4 --output out", "--seed 7", 4
     ),
     "index-bm25": ("index-bm25 tiny --threads 1 --output out", "--language de", 1),
     "index-bm25 (parameters)": ("index-bm25 tiny --threads 1 --k1 1.5 --output out", "", 1),
