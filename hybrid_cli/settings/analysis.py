@@ -40,8 +40,8 @@ class Comparison(Seeded):
     """Options that `evaluate` and `report` share: inputs, measures, significance tests.
 
     Attributes:
-        inputs: A collection or qrels file, then runs (Parquet, TREC or MS MARCO; `name=path` names one) or retrievers,
-            which are searched for its queries. The default collection is that of the runs.
+        inputs: A collection or qrels, by default of the runs; then runs (Parquet, TREC, MS MARCO; `name=path` names
+            one), or retrievers, which are searched.
         split: Split of the collection.
         qrels: Qrels; replaces the collection among the inputs.
         measure: Measures in the spelling of trec_eval or ir_measures.
@@ -441,8 +441,8 @@ class Judge(ReadsFiles, Seeded):
 
     Attributes:
         collection: Collection with the texts of queries and documents; that of a retriever may be left out.
-        runs: One or more runs (Parquet, TREC or MS MARCO; `name=path` names one), or a retriever, which is searched for
-            the queries: the hits of each of its indexes, and of their fusion, are judged.
+        runs: Runs (Parquet, TREC or MS MARCO; `name=path` names one), or a retriever that is searched: hits of its
+            indexes and of their fusion are judged.
         queries: Queries in place of those of the collection; they may be a text file with a query per line.
         output: Journal (.jsonl) or qrels file (.tsv, .txt), extended by each answer; skipped hits of qrels go to
             OUTPUT.skipped.
