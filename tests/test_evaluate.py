@@ -88,7 +88,7 @@ def test_runs_and_files_of_another_collection_are_refused_or_named(tmp_path: Pat
     def warnings(judgments: str, **options: Any) -> list[str]:
         qrels.write_text(judgments, "utf-8")
         notices.clear()
-        evaluate([run], qrels=qrels, measures=["MRR@10"], **options)
+        evaluate([run], qrels=qrels, measure=["MRR@10"], **options)
         return notices.warnings
 
     with raises("other-queries", id="1"):
@@ -142,7 +142,7 @@ def test_accuracy_needs_answers_and_texts_but_no_qrels(tmp_path: Path) -> None:
 
 def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     output = tmp_path / "values.parquet"
-    settings = {"split": "test", "measure": ["MRR@10", "R@2"], "overlap_with": "bm25"}
+    settings: dict[str, Any] = {"split": "test", "measure": ["MRR@10", "R@2"], "overlap_with": "bm25"}
     summary = evaluate([tiny, *paths], output=output, **settings)
     assert summary.measures == ["MRR@10", "R@2", "RBO"]
     assert summary.means["bm25", "RBO"] == pytest.approx(3 / 5)  # bm25 has no hits for 004 and 005; 006 is not judged
@@ -163,11 +163,13 @@ def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Pa
 
 
 def test_overlap_is_that_of_the_measured_lists(tmp_path: Path) -> None:
-    run, other = (write_run(tmp_path / f"{n}.parquet", {"q": docids}) for n, docids in (("run", "qa"), ("other", "a")))
+    run, other = (
+        write_run(tmp_path / f"{n}.parquet", {"q": [*docids]}) for n, docids in (("run", "qa"), ("other", "a"))
+    )
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("q 0 a 1\n")
     for remove in (False, True):
-        found = evaluate([qrels, run], measures=["MRR@10"], overlap_with=str(other), remove_query=remove)
+        found = evaluate([qrels, run], measure=["MRR@10"], overlap_with=str(other), remove_query=remove)
         assert (found.means["run", "RBO"] == pytest.approx(1)) is remove
 
 
@@ -180,9 +182,9 @@ def test_short_lists_and_scores_that_rise_are_named(tmp_path: Path, notices: Not
     index = index_bm25(data, lucene=False, output=tmp_path / "bm25")
     for hits in (1, 10):
         found = search(data, split="test", index=index, hits=hits, output=tmp_path / f"{hits}.parquet")
-        evaluate([data, found], split="test", measures=["R@1", "R@100"])
+        evaluate([data, found], split="test", measure=["R@1", "R@100"])
         assert notices.says("short-lists", run=str(hits), measures=["R@100"]) is (hits == 1)
-    evaluate([data, run], split="test", measures=["MRR"])
+    evaluate([data, run], split="test", measure=["MRR"])
     assert notices.says("scores-rise", run="distances")
 
 
@@ -320,7 +322,7 @@ def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, attacke
     assert found.means["bm25@char-swap", "R@1"] == 16 / 40
     assert found.drops.means["bm25", "R@1"] == pytest.approx((32 - (16 + 32 + 24) / 3) / 40)
     short = write_run(attacked[0].parent / "bm25@few.parquet", {"q00": ["d"]})
-    assert robustness([attacked[0], short], qrels=qrels, measures=["R@1"]).missing == {"bm25@few": 39}
+    assert robustness([attacked[0], short], qrels=qrels, measure=["R@1"]).missing == {"bm25@few": 39}
     assert found.drops.means["both", "MRR@10"] == pytest.approx((36 - (34 + 36 + 35) / 3) / 40)
 
 

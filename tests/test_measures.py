@@ -132,7 +132,7 @@ def test_a_query_in_two_parts_of_the_run_is_one_query_and_a_document_twice_in_it
 
 def test_all_unknown_measures_are_refused_at_once() -> None:
     names = ["nDGC@10", "P", "P@\u0663", "Rprec@4", "P@0", "recal_100", "nDCG(rel=2)", "AP(rel=0)"]
-    with raises("unknown-choice", option="measures", value=names):
+    with raises("unknown-choice", option="measure", value=names):
         parse_measures(["nDCG@5", *names])
 
 

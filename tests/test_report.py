@@ -346,7 +346,7 @@ def test_bad_input_is_refused(tiny: Path, study: Study, paths: list[Path], tmp_p
         ({"index": [f"none={study.lexical_index}"]}, refusal("unknown-choice", option="index")),
         ({"index": [f"bm25={study.encoder}"]}, refusal("other-kind", path=str(study.encoder), kind="encoder")),
         ({"model": [str(study.dense_index)]}, refusal("no-such-file", option="model")),
-        ({"measures": ["MRR@9999999999"]}, refusal("invalid-value", option="measures")),
+        ({"measure": ["MRR@9999999999"]}, refusal("invalid-value", option="measure")),
     ):
         with raises(problem):
             report([tiny, *paths], split="test", output=output, **settings)
