@@ -141,7 +141,7 @@ def test_a_base_in_bf16_trains_the_same_adapter(
     made: Path, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Autocast would cast its frozen layers in every call."""
-    plan = {**PLAN, "model": str(models["qwen3"]), "pooling": "last", "precision": "bf16"}
+    plan = {**PLAN, "model": str(models["qwen3"]), "pooling": "last", "dtype": "bf16"}
     plan |= {"dev": made / "train.parquet", "eval_steps": 2}
     ours = weights(train_dense(made / "train.parquet", output=tmp_path / "bf16", **plan))
     monkeypatch.setattr(dense, "cast_base", lambda model, precision: None)

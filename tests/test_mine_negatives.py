@@ -79,7 +79,7 @@ def test_negatives_of_source_bm25_are_hits_of_bm25(mined: Path, bm25: Path) -> N
 @pytest.mark.parametrize(
     ("documents", "options", "depth"),
     [
-        (100, {}, 20), (6_035, {}, 26), (8_841_823, {}, 991), (10**9, {}, 1000), (100, {"num_negatives": 30}, 60),
+        (100, {}, 20), (6_035, {}, 26), (8_841_823, {}, 991), (10**9, {}, 1000), (100, {"negatives": 30}, 60),
         (6_035, {"skip_top": 10}, 36), (6_035, {"depth": "auto"}, 26), (6_035, {"sources": "random"}, None),
     ],
 )  # fmt: skip
@@ -91,10 +91,10 @@ def test_the_depth_grows_with_the_collection(documents: int, options: dict[str, 
 def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(
     tiny: Path, bm25: Path, mined: Path, tmp_path: Path
 ) -> None:
-    again = mine_negatives(tiny, split="train", index=bm25, num_negatives=3, output=tmp_path / "again.parquet")
-    other = mine_negatives(tiny, split="train", index=bm25, num_negatives=3, seed=7, output=tmp_path / "other.parquet")
+    again = mine_negatives(tiny, split="train", index=bm25, negatives=3, output=tmp_path / "again.parquet")
+    other = mine_negatives(tiny, split="train", index=bm25, negatives=3, seed=7, output=tmp_path / "other.parquet")
     pl.read_parquet(tiny / "queries.train.parquet").reverse().write_parquet(tmp_path / "queries.parquet")
-    moved: dict[str, Any] = {"split": "train", "queries": tmp_path / "queries.parquet", "num_negatives": 3}
+    moved: dict[str, Any] = {"split": "train", "queries": tmp_path / "queries.parquet", "negatives": 3}
     turned = mine_negatives(tiny, index=bm25, **moved, output=tmp_path / "turned.parquet")
     keys = ["qid", "docid"]
     assert pl.read_parquet(turned).sort(keys).equals(pl.read_parquet(mined).sort(keys)), "another order of the queries"

@@ -112,7 +112,7 @@ def test_the_first_layers_are_pretrained_in_accumulated_batches(
     corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
 ) -> None:
     plan = {**PLAN, "layers": 1, "max_steps": 4, "accumulate": 3, "batch_size": 2, "cocondenser": cocondenser}
-    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**plan, "precision": "bf16"})
+    out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**plan, "dtype": "bf16"})
     assert artifacts.read_manifest(out).counts["steps"] == 4
     assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 1
     assert not [name for name in load_file(out / "model.safetensors") if "layer.1." in name]

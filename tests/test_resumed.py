@@ -23,7 +23,7 @@ from hybrid_cli.training import checkpoints, loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-STATIC = {"batch_size": 8, "dim": 4, "hard_candidates": 1, "sampled_candidates": 3, "student_negatives": 2}
+STATIC = {"batch_size": 8, "dim": 4, "hard_candidates": 1, "sampled_candidates": 3, "dynamic_negatives": 2}
 TRAININGS: dict[str, tuple[Callable[..., Path], dict[str, Any]]] = {
     "codes that depend on the step": (train_dense, {"loss": "bpr"}),
     "validations": (train_dense, {"loss": "nll", "dev": "train.parquet", "eval_steps": 1}),
@@ -51,7 +51,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(
     stage, options = TRAININGS[name]
     options = {"max_steps": 4, "checkpoint_steps": 2, "batch_size": 4, "learning_rate": 1e-2, **options}
     if "encoder" not in options:
-        options |= {"model": "model", "precision": "fp32", "device": "cpu"}
+        options |= {"model": "model", "dtype": "fp32", "device": "cpu"}
     source = Path("collection" if stage in (pretrain, train_lambda) else "train.parquet")
     whole, save = stage(source, output=Path("whole"), **options), checkpoints.save_checkpoint
 

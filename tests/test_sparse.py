@@ -242,7 +242,7 @@ def test_the_gate_separates_terms_of_the_query() -> None:
 def test_training_lowers_the_loss(made: Path, tiny_bert: Path, tmp_path: Path, architecture: Any) -> None:
     arguments: dict[str, Any] = {"architecture": architecture, "model": str(tiny_bert), "layers": 1}
     arguments |= {"max_steps": 8, "batch_size": 4, "learning_rate": 2e-3, "warmup": 0.0, "device": "cpu", "threads": 1}
-    arguments |= {"doc_max_len": 24, "precision": "fp32"}
+    arguments |= {"doc_max_len": 24, "dtype": "fp32"}
     if architecture == "sparterm":
         arguments |= {"mask_matches": 0.5, "chunk_size": 3}
     whole = train_sparse(made / "train.parquet", output=tmp_path / "whole", **arguments)

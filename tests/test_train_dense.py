@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = ["river", "bank", "loan", "water", "money", "tree", "root", "square", "matrix", "inverse", "plot", "axis"]
 WORDS += ["color"]
-PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "precision": "fp32"}
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "dtype": "fp32"}
 
 
 def sentence(rng: np.random.Generator) -> str:
@@ -267,7 +267,7 @@ def document(row: dict[str, Any]) -> dict[str, str]:
 def test_examples_in_memory_are_taught(tiny_bert: Path) -> None:
     documents = [{"text": "salt water", "teacher_score": 3.0}, {"text": "a river", "teacher_score": 1.0}]
     examples: list[dict[str, Any]] = [{"query": "sea", "positive": documents[0], "negatives": documents[1:]}]
-    plan = Sampling(max_steps=2, batch_size=1, precision="fp32")
+    plan = Sampling(max_steps=2, batch_size=1, dtype="fp32")
     train(examples, tiny_bert, loss="margin-mse", options=plan)
     with raises("missing-score"):
         train([{**examples[0], "positive": "sea water"}], tiny_bert, loss="kl", options=plan)

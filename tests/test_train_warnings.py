@@ -123,7 +123,7 @@ def test_a_validation_names_its_criterion_and_a_changed_index(
         if k1:
             index_bm25(tiny, output=tmp_path / "bm25", k1=k1, overwrite=True)
         out = tmp_path / criterion
-        train_dense(dev, output=out, model=str(tiny_bert), dev=dev, loss="nll", max_steps=1, precision="fp32")
+        train_dense(dev, output=out, model=str(tiny_bert), dev=dev, loss="nll", max_steps=1, dtype="fp32")
         assert notices.says("validation", criterion=criterion)
         assert notices.says("index-changed", path=dev) is bool(k1)
 
