@@ -42,7 +42,7 @@ LIMITS = {
     "files": 323,
     "commands": 38,
     "names of options": 240,
-    "conditions": 205,
+    "conditions": 212,
     "layers": 15,
     "test lines": 43_000,
 }
