@@ -46,6 +46,7 @@ def test_an_index_answers_as_the_command_does(made: Path, queries: dict[str, str
     found = open_index(str(made / name)).search(queries, k=4)
     assert found.columns == [*COLUMNS, "title", "text"]
     assert found.select(COLUMNS).equals(open_run(made / f"{name}.parquet"))
+    assert open_index(made / name).search([]).columns == found.columns
 
 
 def test_weights_of_several_indexes_are_those_of_a_retriever(made: Path, tmp_path: Path) -> None:

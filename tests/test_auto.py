@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from command import raises
 from test_vectors import random_vectors
 
 from hybrid_cli.indexes.auto import choose, open_unfinished
@@ -59,10 +60,7 @@ def test_the_first_candidate_with_enough_recall_is_kept(
 
 @pytest.mark.parametrize(
     ("count", "dim", "order"),
-    [
-        (500, 384, ["binary", "sq8", "fp16", "pq", "flat"]),
-        (2_000, 16, ["binary", "pq", "sq8", "fp16", "flat"]),
-    ],
+    [(500, 384, ["binary", "sq8", "fp16", "pq", "flat"]), (2_000, 16, ["binary", "pq", "sq8", "fp16", "flat"])],
 )
 def test_candidates_are_built_in_the_order_of_their_files_with_code_books(
     tmp_path: Path, count: int, dim: int, order: list[str]
@@ -78,6 +76,12 @@ def test_candidates_for_a_large_collection_are_tried_on_a_sample_first(folder: P
     factory, tried = chosen(folder, min_recall=0.97, sample=300)
     assert factory == "SQ8"
     assert tried == ["binary 300", "sq8 300", "sq8 600"]
+
+
+def test_no_index_is_larger_than_the_memory(folder: Path) -> None:
+    assert chosen(folder, min_recall=0.97, memory=16_000)[0] == "SQ8"
+    with raises("no-index-fits", option="memory", value=9_000):
+        chosen(folder, min_recall=0.97, memory=9_000)
 
 
 def test_encode_chooses_and_stores_the_measured_recall(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,6 +210,41 @@ def test_options_of_late_stages_are_refused_before_the_first(
     done = auto(source, output, *words)
     assert (done.code, done.is_problem(problem)) == (2, True), done
     assert not output.exists()
+
+
+def test_own_artifacts_in_the_output_folder_stay_even_with_overwrite(
+    made: tuple[Path, Done], source: Path, tmp_path: Path
+) -> None:
+    """Every output of a call is found, whatever its stage."""
+    for path in made[0].iterdir():
+        if not re.match(r"collection|\.|.*-tuned", path.name):  # judging leads to the last
+            (tmp_path / path.name).symlink_to(path)
+    before = sorted(tmp_path.iterdir())
+    for words in ((), ("--overwrite",)):
+        done = auto(source, tmp_path, *words)
+        assert (done.code, done.is_problem("foreign-output", option="output")) == (2, True), done
+        assert all(str(path) in done.err for path in before)
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_text_files_are_searched_by_passages_and_metadata_filters_the_hits(tmp_path: Path) -> None:
+    for number in range(6):
+        words = " ".join(f"Page {number} has sentence {line} of ten." for line in range(10))
+        write_lines(tmp_path / "docs" / f"page {number}.md", f"# Page {number}", words)
+    asked = ("--split-passages", 14, "--pseudo-queries", "sentence")
+    done = hybrid("auto", tmp_path / "docs", *asked, "--output", tmp_path / "out")
+    assert done.code == 0, done.err
+    for name in ("collection", "pseudo"):
+        documents = collection.scan(tmp_path / "out" / name).collect()
+        assert (len(documents), documents["docid"][4]) == (30, "page 0.md#4")
+    found = collection.read_qrels(tmp_path / "out" / "pseudo" / "qrels.dev.parquet")
+    assert found["qid"].is_unique().all(), "a passage is relevant to its own sentence"
+    rows = [{"id": f"d{n}", "text": f"Page {n} is about the sea and salt.", "year": 2015 + n} for n in range(8)]
+    documents = write_lines(tmp_path / "docs.jsonl", *rows)
+    assert hybrid("auto", documents, "--metadata", "year", "--output", tmp_path / "dated").code == 0
+    words = ["--query", "salt of the sea", "--filter", "year >= 2020", "--format", "json"]
+    hits = json.loads(hybrid("search", "--index", tmp_path / "dated", *words).out)["hits"]
+    assert {hit["docid"] for hit in hits} == {"d5", "d6", "d7"}
 
 
 def test_documents_that_lose_over_half_of_their_tokens_are_divided_and_found_by_their_best_passage(

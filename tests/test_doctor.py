@@ -78,6 +78,17 @@ def test_missing_java_and_lucene_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert lucene.state == "missing"
 
 
+def test_a_gpu_needs_one_faiss_and_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = {"NVIDIA A100, 40960 MiB, 8.0": True, "Tesla V100, 16384 MiB, 7.0": False}
+    for gpu, bf16 in gpus.items():
+        monkeypatch.setattr(stage, "output_of", lambda *words, gpu=gpu: gpu if words[0] == "nvidia-smi" else "")
+        for build, state in (("2.9.0+cpu", "none"), ("2.9.0+cu128", "ok")):
+            monkeypatch.setattr(stage, "version", lambda name, build=build: build)
+            checks = by_name(stage.torch_and_gpu())
+            assert (checks["GPU"].state, checks["bf16"].present) == (state, bf16)
+    assert stage.faiss().state == "missing", "two builds are installed"
+
+
 def test_missing_wordnet_and_full_disk_are_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wordnet, "find", lambda: None)
     assert stage.wordnet_data().state == "none"

@@ -104,12 +104,6 @@ def test_a_plugin_writes_documents_requests_and_the_loss(made: Path, tmp_path: P
     assert hybrid(*words, *plugin, "--output", output).says("up-to-date")
 
 
-def test_an_engine_needs_its_name_and_class() -> None:
-    for added in (object, ENGINES["qdrant"]):
-        with raises("plugin-kind", group="engines"):
-            plugins.register("engines", "mine", added)
-
-
 @pytest.mark.parametrize("engine", ["vespa"], indirect=True)
 def test_vespa_normalizes_over_all_candidates_in_the_global_phase(engine: str) -> None:
     body, translation = translated(engine, "minmax")

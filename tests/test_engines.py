@@ -146,9 +146,7 @@ def composed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize(
     ("engine", "problem"),
     [
-        ("solr:http://localhost:1", "unknown-choice"),
         ("qdrant", "unknown-choice"),
-        ("parquet:documents", "unknown-choice"),
         ("qdrant:nothing", "engine-unreachable"),
         ("qdrant:http://localhost:1", "engine-unreachable"),
         ("opensearch:http://localhost:1/documents", "engine-unreachable"),
@@ -160,17 +158,6 @@ def test_an_engine_that_cannot_be_reached_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     refused("inspect", "--verify", composed, "--engine", engine, "--split", "test", problem=problem, option="engine")
-
-
-def test_the_options_of_an_engine_need_one_and_a_retriever(
-    composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    engine = ("--engine", "qdrant:a", "--split", "test")
-    refused("inspect", "--verify", composed, "--split", "test", problem="option-does-not-apply", option="split")
-    refused("inspect", composed, *engine, problem="option-does-not-apply", option="engine")
-    refused("inspect", "--verify", composed, composed, *engine, problem="number-of-inputs")
-    refused("inspect", "--verify", composed.parent / "bm25", *engine, problem="other-kind")
 
 
 def test_a_collection_that_is_not_there_or_of_other_documents_is_refused(composed: Path, tmp_path: Path) -> None:

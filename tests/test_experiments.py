@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ def settings(name: str, command: str) -> Any:
 @pytest.mark.parametrize(("name", "command"), SECTIONS)
 def test_an_experiment_fits_the_settings_of_its_commands(name: str, command: str) -> None:
     assert settings(name, command).command == command
+
+
+def test_the_docs_list_the_commands_of_each_experiment() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "training.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.*`) \| (.*evaluate) \|$", text, re.MULTILINE)
+    listed = {name.strip("`"): commands.split(", ") for names, commands in rows for name in names.split(", ")}
+    assert listed == {name: list(yaml.safe_load(file.read_text())) for name, file in experiments().items()}
+    assert tuple(experiments()) == NAMES
 
 
 def test_every_model_of_an_experiment_is_a_hugging_face_id() -> None:

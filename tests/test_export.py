@@ -27,10 +27,8 @@ from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical import jvm
 from hybrid_cli.settings import VectorIndex
-from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.export import export, strictly_decreasing
 from hybrid_cli.stages.inspect import inspect
-from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.storage import Kind
 
 RUN = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
@@ -152,8 +150,6 @@ def test_dpr_records_have_texts_and_answers(tiny: Path, tmp_path: Path) -> None:
 
 def test_dpr_needs_the_texts_of_all_hits(tiny: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("003", "nowhere", 2.5)])
-    with raises("missing-option", option="collection"):
-        export(run, form="dpr", output=tmp_path / "run.json")
     with raises("other-corpus", run="run.parquet", id="nowhere", count=1):
         export(run, form="dpr", output=tmp_path / "run.json", collection=tiny, split="test")
 
@@ -169,16 +165,6 @@ def test_a_folder_of_a_user_is_never_replaced_by_an_export(tied: Path, tmp_path:
     assert (folder / "thesis.tex").read_text() == "years of work"
     with raises("not-a-regular-file", path="null"):
         export(tied, form="trec", output=Path("/dev/null"), **options)
-
-
-def test_an_existing_output_is_kept_without_overwrite(tied: Path, tmp_path: Path) -> None:
-    target = tmp_path / "run.txt"
-    target.write_text("mine\n")
-    with raises("output-differs", path="run.txt"):
-        export(tied, form="trec", output=target)
-    assert target.read_text() == "mine\n"
-    export(tied, form="trec", output=target, overwrite=True)
-    assert target.read_text().startswith("q0 Q0 ")
 
 
 def test_a_format_that_does_not_fit_the_kind_is_refused(tied: Path, tmp_path: Path) -> None:
@@ -260,11 +246,6 @@ def test_minilm_is_a_name_for_export_and_inspect(tmp_path: Path, monkeypatch: py
     assert inspect(["minilm"])["what"] == "a sentence-transformers model"
 
 
-def test_the_lucene_folder_of_a_bm25_index_is_named_for_pyserini(tiny_lambda: Path, tmp_path: Path) -> None:
-    with raises("unknown-choice", option="format"):
-        export(tiny_lambda.parent / "bm25", form="pyserini", output=tmp_path / "x")
-
-
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A flat index of 50 random vectors."""
@@ -297,17 +278,3 @@ def test_pyserini_opens_an_exported_index_and_finds_our_hits(dense: Path, tmp_pa
     for group, hits in zip(ours.partition_by("qid"), theirs, strict=True):
         assert group["docid"].to_list() == [docid for docid, _ in hits]
         np.testing.assert_allclose(group["score"], [score for _, score in hits], rtol=1e-5)
-
-
-def test_only_transformers_have_the_format_sentence_transformers(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"encoder": "static", "index": tiny_lambda.parent / "bm25", "max_steps": 1, "dim": 4}
-    static_lambda = train_lambda(tiny, output=tmp_path / "static", **settings)
-    both = combine([static_lambda, tiny_lambda], output=tmp_path / "both")
-    for model, kind in ((static_lambda, "static"), (both, "combination")):
-        with raises("other-kind", kind=kind):
-            export(model, form="sentence-transformers", output=tmp_path / "no")
-
-
-def test_options_of_runs_are_refused_for_qrels(tied_qrels: Path, tmp_path: Path) -> None:
-    with raises("option-does-not-apply", option="hits"):
-        export(tied_qrels, form="trec", output=tmp_path / "x", hits=3)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import faiss
 import numpy as np
-import pytest
 from command import Refusal, raises, refusal
 
 from hybrid_cli import runs
@@ -69,17 +67,6 @@ def test_with_their_model_vectors_are_searched_by_texts(tiny: Path, tiny_bert: P
         encode(tiny, from_vectors=saved(path, random_vectors(12)), model=tiny_bert, output=tmp_path / "other")
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF2,Flat", "HNSW4,Flat"])
-def test_an_index_of_faiss_is_read(tiny: Path, tmp_path: Path, factory: str) -> None:
-    vectors = random_vectors(12)
-    theirs = faiss.index_factory(8, factory, faiss.METRIC_INNER_PRODUCT)
-    theirs.train(vectors)
-    theirs.add(vectors)
-    faiss.write_index(theirs, str(tmp_path / "index.faiss"))
-    index = encode(tiny, from_vectors=tmp_path / "index.faiss", output=tmp_path / "index")
-    np.testing.assert_array_equal(open_dense(index).vectors_of(np.arange(12)), vectors)
-
-
 def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None:
     docids = collection.docids(tiny).to_list()
     right = random_vectors(12)
@@ -93,8 +80,6 @@ def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None
         (right, [*docids[:-1], docids[0]], refusal("duplicate-id", path="ids.txt", line=12, id=docids[0])),
         (infinite, None, refusal("values-not-finite")),
         (right.astype("float64") * 1e300, None, refusal("values-not-finite", id=docids[0], count=12)),
-        (right[0], None, refusal("vectors-shape", path="v.npy")),
-        (right.astype("int64"), None, refusal("vectors-shape", path="v.npy")),
     ]
     for number, (vectors, ids, problem) in enumerate(cases):
         with raises(problem, HybridError):
@@ -105,22 +90,6 @@ def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None
                 output=tmp_path / f"index-{number}",
             )
         assert not (tmp_path / f"index-{number}").exists()
-
-
-def test_other_files_are_refused(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.npy").write_text("text")
-    (tmp_path / "text.faiss").write_text("text")
-    distances = faiss.IndexFlatL2(8)
-    distances.add(random_vectors(12))
-    faiss.write_index(distances, str(tmp_path / "l2.faiss"))
-    for name, message in (
-        ("text.npy", refusal("vectors-unreadable", path="text.npy")),
-        ("text.faiss", refusal("faiss-unreadable", path="text.faiss")),
-        ("l2.faiss", refusal("faiss-metric", path="l2.faiss")),
-        ("nothing.npy", refusal("no-such-file", path="nothing.npy")),
-    ):
-        with raises(message):
-            encode(tiny, from_vectors=tmp_path / name, output=tmp_path / "index")
 
 
 def test_query_vectors_of_another_length_are_refused(tiny: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, hybrid, refused
+from command import Notices, hybrid
 from judging import write_runs
 from safetensors import SafetensorError
 from small_artifacts import open_output, write_folder, write_run
@@ -279,18 +279,6 @@ def test_a_damaged_file_is_not_up_to_date(how: str, tmp_path: Path, monkeypatch:
     assert caught.value.code == ("output-exists" if how == "cut" else "damaged-output")
     write_run(path, overwrite=True)
     assert open_output(path).up_to_date
-
-
-def test_a_damaged_index_is_not_up_to_date_for_its_command(here: Path) -> None:
-    command = ["index-bm25", "collection", "--output", "new"]
-    assert hybrid(*command).code == 0
-    assert hybrid(*command).says("up-to-date")
-    lucene = max((Path("new") / "lucene").iterdir(), key=lambda file: file.stat().st_size)
-    damage(lucene, "cut")
-    done = refused(*command, problem="damaged-output", code=1)
-    assert done.is_problem("damaged-output", path="new")
-    again = hybrid(*command, "--overwrite")
-    assert (again.code, hybrid("inspect", "--verify", "new").code) == (0, 0)
 
 
 def test_the_manifest_of_an_earlier_version_has_no_sizes(tmp_path: Path) -> None:

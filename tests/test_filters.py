@@ -109,16 +109,6 @@ def test_names_that_a_filter_cannot_have_are_refused(
     refused("prepare", "files", tmp_path / "a.tsv", *columns, "-o", tmp_path / "a", problem=code, option="metadata")
 
 
-def test_text_files_have_no_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("a text")
-    refused(
-        "prepare", "files", tmp_path / "texts", "--metadata", "all", "-o", tmp_path / "a",
-        problem="option-does-not-apply", option="metadata",
-    )  # fmt: skip
-
-
 def test_metadata_comes_back_from_a_cluster() -> None:
     rows = [Document(str(n), "", "text", Location("a.tsv", n), ("field", n, None, n > 1)) for n in (1, 2)]
     assert list(documents_of(read_file(lambda: iter(rows)))) == rows

@@ -6,8 +6,6 @@ import errno
 import io
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,13 +53,3 @@ def test_a_full_disk_of_an_output_is_named(local: Path, tmp_path: Path, monkeypa
     done = hybrid("index-bm25", str(local / "data"), "--threads", "1", "--output", str(tmp_path / "bm25"))
     assert (done.code, done.err.splitlines()[-1].count(str(tmp_path))) == (1, 1)
     assert done.is_problem("unusable-file", role="output", folder=tmp_path)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("words", [("inspect",), ("inspect", "--verify"), ("search", "--query", "salt", "--index")])
-def test_a_full_standard_output_is_named(local: Path, words: tuple[str, ...]) -> None:
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "hybrid_cli", *words, str(local / "out/bm25")]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    message = "hybrid: standard output: no space left on device; free space, and repeat the command\n"
-    assert (done.returncode, done.stderr) == (1, message)

@@ -306,6 +306,15 @@ def test_an_index_of_repeated_texts_is_the_same(collection: Path, index_fields: 
     assert open_bm25(other).search(QUERIES, 100).equals(open_bm25(index_fields).search(QUERIES, 100))
 
 
+def test_a_common_factor_of_all_weights_is_a_factor_of_k1(collection: Path, tmp_path: Path) -> None:
+    """Lengths up to 40 tokens are stored exactly, so that the scores are equal."""
+    plain = index_bm25(collection / "whole", output=tmp_path / "plain", k1=0.9, threads=1)
+    twice = index_bm25(collection / "whole", fields="title=2,text=2", output=tmp_path / "twice", k1=1.8, threads=1)
+    one, two = (open_bm25(each).search(QUERIES, 100).sort("qid", "docid") for each in (plain, twice))
+    assert one.select("qid", "docid").equals(two.select("qid", "docid"))
+    np.testing.assert_allclose(one["score"], two["score"], atol=1e-6)
+
+
 def test_lucene_and_rm3_use_the_weights(index_fields: Path) -> None:
     for rm3 in (None, Rm3(fb_terms=5, fb_docs=3, original_query_weight=0.5)):
         mine = (ExpandedQueries(open_bm25(index_fields), rm3) if rm3 else open_bm25(index_fields)).search(QUERIES, 100)

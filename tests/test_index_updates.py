@@ -312,7 +312,6 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("update bm25 --add added.parquet --model model", refusal("option-does-not-apply", option="model")),
         ("update collection --add added.parquet", refusal("other-kind", path="collection")),
         ("update bm25 --remove unknown.txt", refusal("unknown-id", path="unknown.txt", id="nowhere")),
         ("update bm25 --remove all.txt", refusal("no-documents", path="bm25")),

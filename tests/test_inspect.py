@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import hybrid
 
 from hybrid_cli import artifacts
 from hybrid_cli.reporting.inspect import show
@@ -179,11 +179,6 @@ def test_folders_are_recognized_by_their_files(tiny_bert: Path, tmp_path: Path) 
     assert inspect(tmp_path)["what"] == "a folder of unknown content"
 
 
-def test_a_missing_path_is_refused(tmp_path: Path) -> None:
-    with raises("no-such-file"):
-        inspect(tmp_path / "nothing")
-
-
 @pytest.fixture
 def searched(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> list[str]:
     """Return runs of BM25, of a dense index, and of both."""
@@ -210,22 +205,3 @@ def test_the_memory_table_has_bytes_measures_and_latency(searched: list[str], ti
     assert 0 < dense["encode p50"] <= dense["encode p95"]
     assert fused["total p50"] >= fused["fuse p50"] > 0
     assert pl.read_parquet(output)["bytes"].to_list() == [row["bytes"] for row in rows]
-
-
-def test_the_memory_table_is_printed(searched: list[str], tiny: Path) -> None:
-    done = hybrid("inspect", "--memory-table", tiny, "--split", "test", *searched)
-    assert done.code == 0
-    assert "recall@100" in done.out
-    assert "index.faiss" in done.out
-    assert "GiB" in done.out
-
-
-def test_bad_input_of_the_memory_table_is_refused(searched: list[str], tiny: Path, chain: Path) -> None:
-    with raises("no-index-recorded"):
-        stage([str(chain)], memory_table=tiny, split="test")
-    with raises("no-such-file"):
-        stage(["nowhere.parquet"], memory_table=tiny, split="test")
-    with raises("number-of-values", value=3):
-        stage(searched)
-    with raises("option-does-not-apply", option="split"):
-        stage([str(chain)], split="test")

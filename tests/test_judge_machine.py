@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from command import Done, hybrid, raises, refused
+from command import Done, hybrid, raises
 from judging import FIRST, QIDS, SECOND, lines_of, write_runs
 
 from hybrid_cli.collections.judgments import FileJudgments
@@ -346,11 +346,6 @@ def test_two_processes_do_not_judge_into_one_file(here: Path, server: Server) ->
     assert judged(server, "--concurrency", 1).code == 0
     assert codes[0].code == 1
     assert "machine.tsv" in codes[0].err
-
-
-@pytest.mark.parametrize("name", ["machine:m", "Anna B"])
-def test_the_name_of_a_person_is_one_word(here: Path, name: str) -> None:
-    refused("judge", "tiny", "--split", "test", *RUNS, "--output", "x.tsv", "--rater", name)
 
 
 SCRIPT = """

@@ -81,9 +81,6 @@ def pair_of(content: dict[str, Any]) -> tuple[str, str]:
     return content["hit"]["qid"], content["hit"]["docid"]
 
 
-# -------------------------------------------------------------------------------------------------------------- routes
-
-
 def test_a_hit_shows_no_system_rank_or_score(server: Served) -> None:
     content = state(server, "blind")
     assert set(content["hit"]) == HIT
@@ -199,6 +196,24 @@ def test_a_bad_answer_is_refused_and_not_stored(
     assert shared.read_bytes() == before
 
 
+def test_bodies_that_are_no_answers_are_refused(server: Served, shared: Path) -> None:
+    state(server, "bad")
+    assert {post(server, body).status for body in (b"[1]", b"{", b"null", b"\xff")} == {400}
+    assert post(server, {"rater": "bad", "text": "x" * 4001}, "/api/judging/queries").code == "no-query"
+    assert post(server, {"rater": "bad", "output": "/tmp/x"}, "/api/judging/tuned").code == "json-unknown-field"
+    assert server.ask("POST", "/api/judging/tuned", {"rater": "bad"}).status == 401
+
+
+def test_answers_about_documents_that_are_gone_are_kept_and_counted(folder: Path, tmp_path: Path) -> None:
+    journal, line = tmp_path / "j.jsonl", '{"qid": "001", "docid": "gone", "grade": 3, "rater": "anna"}\n'
+    journal.write_text(line)
+    with serving(folder, journal) as server:
+        answered(server, "anna", 1, grade=1)
+        listed = server.get("/api/judging/answered", rater="anna").json
+        assert (listed["gone"], sum(len(query["hits"]) for query in listed["queries"])) == (1, 1)
+    assert journal.read_text().startswith(line)
+
+
 def test_a_typed_query_is_judged_next_and_its_text_is_kept(folder: Path, tmp_path: Path) -> None:
     journal = tmp_path / "j.jsonl"
     with serving(folder, journal) as server:
@@ -238,9 +253,6 @@ def test_a_second_server_on_a_journal_is_refused(folder: Path, tmp_path: Path) -
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
     with serving(folder, journal) as server:
         assert state(server, "anna")["progress"]["answers"] == 1
-
-
-# ------------------------------------------------------------------------------------------------------------- browser
 
 
 @pytest.fixture(scope="module")
@@ -324,13 +336,35 @@ def test_twenty_hits_by_keys_over_a_reload_and_a_kill(folder: Path, tmp_path: Pa
     assert desk.faults == []
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (390, "light"),
-        (1600, "dark"),
-    ],
-)
+def test_marks_are_off_at_first_and_guidelines_are_no_html(server: Served, browser: Any) -> None:
+    desk = Desk(browser, server.url)
+    desk.begin("marks")
+    page = desk.page
+    background = "() => getComputedStyle(document.querySelector('.to-judge mark')).backgroundColor"
+    for _ in range(40):
+        if page.locator(".to-judge .text mark").count():
+            break
+        desk.press("0")
+    assert page.evaluate(background) == "rgba(0, 0, 0, 0)", "marks favour lexical hits"
+    page.keyboard.press("h")
+    assert page.evaluate(background) != "rgba(0, 0, 0, 0)"
+    assert page.locator(".markdown li").count() == 2
+    assert "<b>text</b>" in page.text_content(".markdown")
+    assert desk.faults == []
+
+
+def test_time_counts_only_while_someone_is_there(server: Served, shared: Path, browser: Any) -> None:
+    desk = Desk(browser, server.url)
+    desk.page.clock.install()
+    desk.begin("clock")
+    for advance, milliseconds, least in ("run_for", 5_000, 5), ("fast_forward", 3_600_000, 60):
+        getattr(desk.page.clock, advance)(milliseconds)
+        desk.press("1")
+        (*_, last) = (row for row in rows_of(shared) if row["rater"] == "clock")
+        assert least <= last["seconds"] < least + 10, "a person who does nothing for a minute is away"
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1600, "dark")])
 def test_it_fits_and_is_accessible(server: Served, browser: Any, width: int, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 

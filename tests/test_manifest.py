@@ -14,7 +14,7 @@ from command import Refusal, raises, refusal
 from small_artifacts import HITS, Rows, foreign, open_output, run_table, write_folder, write_run
 
 from hybrid_cli import artifacts, runs, storage
-from hybrid_cli.storage import FORMAT, MANIFEST, Kind, tables
+from hybrid_cli.storage import Kind, tables
 
 
 def test_a_manifest_holds_kind_stage_options_and_inputs(tmp_path: Path) -> None:
@@ -60,28 +60,6 @@ def test_foreign_files_have_no_manifest(tmp_path: Path) -> None:
             artifacts.read_manifest(tmp_path / name, Kind.RUN)
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "index")
-    fields = json.loads((folder / MANIFEST).read_text()) | {"format": FORMAT + 1}
-    (folder / MANIFEST).write_text(json.dumps(fields))
-    with raises("newer-format", format=FORMAT + 1):
-        artifacts.read_manifest(folder)
-
-
-NO_PATH = (
-    b'{"kind": "run", "stage": "search", "options": {}, "format": %d, "inputs": {"index": {"fingerprint": "0"}}}'
-    % FORMAT
-)
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b"[1, 2]", b"{}", b'{"kind": "cake"}', b"\xff\xfe", NO_PATH])
-def test_a_damaged_manifest_is_named(tmp_path: Path, damage: bytes) -> None:
-    folder = write_folder(tmp_path / "index")
-    (folder / MANIFEST).write_bytes(damage)
-    with raises("damaged-manifest", path="index"):
-        artifacts.read_manifest(folder)
-
-
 def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet")
     (tmp_path / "cut.parquet").write_bytes(run.read_bytes()[:-20])
@@ -97,11 +75,6 @@ def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_pat
     ):
         with raises(problem, path=name):
             storage.check_table(tmp_path / name, kind)
-
-
-def test_an_index_is_not_a_run(tmp_path: Path) -> None:
-    with raises("other-kind", path="index", expected="run"):
-        storage.check_table(write_folder(tmp_path / "index"), Kind.RUN)
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,8 @@ def test_a_span_gets_cls_and_sep_and_keeps_tokens_that_are_not_predicted(tokeniz
     ids, labels = masked(tokenizer, span, 0)
     assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
     assert (labels[0], labels[-1]) == (IGNORED, IGNORED)
+    assert not any(map(np.array_equal, (ids, labels), masked(tokenizer, span, 6)))
+    assert all(map(np.array_equal, (ids, labels), masked(tokenizer, span, 0)))
     kept = labels[1:-1] == IGNORED
     np.testing.assert_array_equal(ids[1:-1][kept], span.ids[kept])
     np.testing.assert_array_equal(labels[1:-1][~kept], span.ids[~kept])
@@ -187,6 +189,8 @@ def test_a_span_gets_cls_and_sep_and_keeps_tokens_that_are_not_predicted(tokeniz
 def test_the_fraction_is_reached_and_never_exceeded(tokenizer: Any, span: Pieces, share: float) -> None:
     shares = [(masked(tokenizer, span, seed, share)[1] != IGNORED).sum() / len(span.ids) for seed in range(100)]
     assert max(shares) <= share
+    least = [masked(tokenizer, *pieces(tokenizer, [text]), 0)[1] for text in ("unsqueezed arrays", "[SEP] [UNK]")]
+    assert [(labels != IGNORED).any() for labels in least] == [True, False], "at least one word, no special token"
     assert np.mean(shares) == pytest.approx(share, abs=0.01)
 
 

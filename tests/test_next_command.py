@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import shlex
 from pathlib import Path
 
 import pytest
-from command import Done, hybrid, refused
+from command import Done, hybrid
 from tiny_collection import write_lines
 
 
@@ -55,6 +56,31 @@ def test_judging_leads_to_a_retriever(searched: Path, monkeypatch: pytest.Monkey
     assert not composed.says("next-command")
     found = hybrid("search", "--index", composing[composing.index("--output") + 1], "--query", "salt")
     assert found.code == 0, found.err
+
+
+def test_the_hits_of_a_retriever_are_judged_and_it_is_tuned_or_measured(
+    searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, indexes = searched / "retriever", [searched / "bm25", searched / "other"]
+    assert hybrid("compose", *indexes, "--method", "rrf", "--output", retriever).code == 0
+    words = ["judge", retriever, "--queries", searched / "q.txt"]
+    words += ["--output", searched / "judgments.tsv"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n"))
+    first = hybrid(*words)
+    assert (first.code, "salt" in first.out) == (0, True), first.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+    composing = next_command(hybrid(*words))
+    assert composing[:3] == ["compose", *map(str, indexes)]
+    composed = hybrid(*composing)
+    assert (composed.code, composed.says("next-command")) == (0, False), composed.err
+    tuned = json.loads((searched / "retriever-tuned/retriever.json").read_text())["tuning"]
+    assert tuned["queries"] == len({line.split("\t")[0] for line in (searched / "judgments.tsv").open()})
+    assert hybrid("compose", searched / "bm25", "--output", searched / "single").code == 0
+    for number, hits in enumerate(([searched / "single"], [searched / "data", searched / "bm25.parquet"])):
+        monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+        judging = hybrid("judge", *hits, "--split", "own", "--output", searched / f"{number}.tsv")
+        measuring = next_command(judging)
+        assert (measuring[0], hybrid(*measuring).code) == ("evaluate", 0)
 
 
 def test_judging_needs_runs_or_a_retriever(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,14 +273,6 @@ def test_an_artifact_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
         open_output(run, foreign=True, overwrite=True)  # by `export`
 
 
-def test_a_replacement_killed_between_its_two_renames_is_undone(tmp_path: Path) -> None:
-    path = write_folder(tmp_path / "index", "old")
-    path.rename(tmp_path / ".index.old")
-    assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
-    assert (path / "vectors.bin").read_text() == "old"
-    assert scratch_in(tmp_path) == []
-
-
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
     """Yield a file in another folder, which must not change."""

@@ -14,11 +14,11 @@ from command import hybrid, raises
 from small_artifacts import open_output, write_folder, write_run
 from tiny_collection import write_tiny_source
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Named
 from hybrid_cli.artifacts.indexes import model_input, recorded_model
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.storage import MANIFEST
+from hybrid_cli.storage import MANIFEST, Kind
 
 
 def input_of(artifact: Path, role: str) -> Path | None:
@@ -56,6 +56,23 @@ def test_artifacts_behind_a_link_find_their_inputs(tmp_path: Path) -> None:
     (tmp_path / "elsewhere/linked").symlink_to(tmp_path / "project")
     for path in ("elsewhere/run.parquet", "elsewhere/linked/run.parquet"):
         assert input_of(tmp_path / path, "index") == tmp_path / "project/index"
+    (tmp_path / "scratch/deep/runs").mkdir(parents=True)
+    (tmp_path / "project/runs").symlink_to(tmp_path / "scratch/deep/runs")
+    run = write_run(tmp_path / "project/runs/run.parquet", inputs={"index": tmp_path / "project/index"})
+    for path in (run, tmp_path / "scratch/deep/runs/run.parquet"):
+        assert input_of(path, "index") == tmp_path / "project/index"
+
+
+def test_a_hard_link_finds_its_inputs_and_a_table_its_folder(tmp_path: Path) -> None:
+    examples = write_run(tmp_path / "examples.parquet")
+    encoder = write_folder(tmp_path / "encoder", inputs={"examples": examples})
+    artifacts.hard_link(encoder, tmp_path / "deep/ensemble/part-1")
+    assert input_of(tmp_path / "deep/ensemble/part-1", "examples") == examples
+    assert storage.hash_folder(encoder) == storage.hash_folder(tmp_path / "deep/ensemble/part-1")
+    (encoder / "corpus").mkdir()
+    shutil.copy(examples, encoder / "corpus/part-0.parquet")
+    assert artifacts.enclosing_artifact(encoder / "corpus/part-0.parquet") == encoder
+    assert artifacts.enclosing_artifact(examples) == examples
 
 
 def test_a_linked_input_inside_the_tree_moves_with_it(tmp_path: Path) -> None:
@@ -82,9 +99,6 @@ def test_models_of_the_environment_are_recorded_by_name(tmp_path: Path, tiny_ber
     assert recorded_model(run, replace(manifest, inputs={})) is None
 
 
-# ------------------------------------------------------------------------------------------------------ older artifacts
-
-
 def to_format_1(folder: Path) -> Path:
     """Rewrite the manifest of a folder as an older hybrid wrote it."""
     fields = json.loads((folder / MANIFEST).read_text())
@@ -101,9 +115,10 @@ def test_an_older_artifact_is_refused_with_the_command_that_rebuilds_it(tmp_path
     done = hybrid("inspect", index)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert done.is_problem("older-format", path="index")
-
-
-# ------------------------------------------------------------------------------------------------------------- commands
+    with raises("output-of-an-older-format", path="index"):
+        open_output(index, kind=Kind.DENSE_INDEX)
+    write_folder(index, overwrite=True)
+    assert artifacts.read_manifest(index).format == 2
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,5 @@ def test_what_cannot_be_compared_is_refused(people: list[str], tiny: Path) -> No
     Path("other.tsv").write_text("q9 0 nowhere 1\n")
     Path("copy.tsv").write_text(Path("anna.tsv").read_text())
     refused("evaluate", "--study", "agreement", "anna.tsv", "other.tsv", problem="no-common-judgments")
-    refused(
-        "judge", tiny, "--split", "test", "--adjudicate", "anna.tsv,copy.tsv", "--output", "x.tsv",
-        problem="no-conflicts",
-    )  # fmt: skip
+    words = ["judge", tiny, "--split", "test", "--adjudicate", "anna.tsv,copy.tsv", "--output", "x.tsv"]
+    refused(*words, problem="no-conflicts")

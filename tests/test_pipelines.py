@@ -13,6 +13,7 @@ from test_docs import ROOT, complaint, shell_lines
 
 sys.path.insert(0, str(ROOT / "studies"))
 
+import tables
 from verdicts import CLAIMS
 
 if shutil.which("make") is None:
@@ -114,8 +115,9 @@ def test_an_existing_index_does_not_hide_the_tuned_weight(tmp_path: Path) -> Non
         (folder / f"{name}-index").mkdir(parents=True)
         (folder / f"{name}-index" / "manifest.json").touch()
     calls = outputs(planned("spar", tmp_path, SEEDS="1"))
-    assert "--model" in calls[f"{folder}/two.test.parquet"]
-    assert "--model" in calls[f"{folder}/concat.test.parquet"]
+    for row in ("two", "joint", "sum", "concat", "static+dense"):
+        assert f"--index {folder}/{row}-index --model {folder}/{row}-tuned " in calls[f"{folder}/{row}.test.parquet"]
+        assert f"--combine {'sum' if row == 'sum' else 'concat'} " in calls[f"{folder}/{row}-tuned"] + " "
 
 
 def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path) -> None:
@@ -129,6 +131,10 @@ def test_each_fold_is_trained_tuned_and_tested_on_its_own_queries(tmp_path: Path
         assert " --loss roc --index " in trained
     joined = [line.split() for line in lines if line.startswith("hybrid concat-runs")]
     assert [sum("/fold-" in word for word in words) for words in joined] == [3, 3, 3]
+    lines = planned("cross-validation", tmp_path, PARTS=2, NO_DEV=1)  # tuned on the training queries
+    assert [line for line in lines if " split " in line and "--no-dev" in line]
+    splits = {line.split(" --split ")[1].split()[0] for line in lines if "/fold-1/" in line and " --split " in line}
+    assert splits == {"train-1", "test-1"}
 
 
 @pytest.mark.parametrize("target", PAPERS)
@@ -177,6 +183,45 @@ def test_each_system_searches_each_attack_and_hybrids_fuse_the_same_attack(tmp_p
 
 LITE_MORE = "drboost-4 r-drboost-4 l-drboost-4 lite4-1 lite-0-untied lite-1-untied"
 LAMBDAS = "lambda lambda-cls on-static"
+
+
+def test_boosting_appends_one_learner_per_round(tmp_path: Path) -> None:
+    calls = outputs(planned("drboost", tmp_path, SEEDS="1", ROUNDS=4))
+    folder = tmp_path / "out" / "lite" / "seed-1"
+    for ensemble, first in (("drboost-2", "dpr32"), ("drboost-3", "drboost-2"), ("drboost-4", "drboost-3")):
+        assert f"--boost {folder}/{first} " in calls[f"{folder}/{ensemble}"]
+        assert f"run:{folder}/{first}.train.parquet" in calls[f"{folder}/{first}.errors.parquet"]
+        joined = f"encode {folder}/{first}-index --concat-with {folder}/{ensemble}-learner-index"
+        assert joined in calls[f"{folder}/{ensemble}-index"]
+    assert f"{folder}/drboost-5" not in calls
+
+
+def test_zero_shot_and_the_start_of_a_study_are_not_trained(tmp_path: Path) -> None:
+    (tmp_path / "models" / "lite").mkdir(parents=True)
+    (tmp_path / "models" / "lite" / "manifest.json").touch()
+    lines = planned("zero-shot", tmp_path, FROM=tmp_path / "models", MODELS="lite")
+    assert not [line for line in lines if " train-" in line or complaint(line)]
+    assert [line for line in lines if f"encode {tmp_path}/pydocs --model {tmp_path}/models/lite " in line]
+    calls = outputs(planned("claims-clear", tmp_path, SEEDS="1", CLAIM_STEPS=600, CLAIM_RATE="3e-4"))
+    starts = [line for path, line in calls.items() if path.endswith("/start")]
+    assert [("--max-steps 1 " in line, "--lr 0 " in line) for line in starts] == [(True, True)]
+
+
+def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "spar/seed-1").mkdir(parents=True)
+    (out / "spar/seed-1/concat.test.parquet").touch()  # LITE has a row of SPAR after `make spar`
+    lines = make("tables", tmp_path, SEEDS="1", MODEL_LARGE="models/large", STATIC_MODEL="models/static").stdout
+    whole = [table for table in tables.TABLES if not table.parts and table.collection not in ("robust04", "trec-covid")]
+    runs = [row.run.replace("*", "1") for table in whole for row in table.rows]
+    alone = ("released/", "roc-cocondenser/", "lite/seed-1/drboost-6", "lite/seed-1/bm25+drboost-6")
+    paths = [run if run.endswith(".parquet") else f"{run}.test.parquet" for run in runs if not run.startswith(alone)]
+    assert [path for path in paths if f"{out / path} " not in lines.replace("\n", " ")] == []
+
+
+def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(["make", "-n", "clear", f"DATA={tmp_path}/my data"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, "no paths with spaces" in done.stderr) == (2, True)
 
 
 def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from command import raises
 from tiny_collection import write_lines
 
 from hybrid_cli.collections import collection
+from hybrid_cli.runs import read_run
 from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
+from hybrid_cli.stages.search import search
 
 
 def rows_of(path: Path) -> list[tuple[str, str]]:
@@ -35,6 +38,9 @@ def test_lines_are_queries_with_their_numbers_as_ids(
     docs = write_lines(tmp_path / "docs.csv", "id,text", "d1,salt")
     data = prepare(PrepareFiles([docs], queries=[f"own={tmp_path / 'q.txt'}"], output=tmp_path / "data"))
     assert rows_of(data / "queries.own.parquet") == queries
+    index = index_bm25(data, output=tmp_path / "bm25", threads=1)
+    hits = read_run(search(queries=tmp_path / "q.txt", index=index, output=tmp_path / "run.parquet"))
+    assert set(hits["qid"]) == {qid for qid, text in queries if "salt" in text}
 
 
 def test_pairs_of_id_and_word_stay_columns_of_prepare(tmp_path: Path) -> None:
@@ -65,7 +71,4 @@ def test_other_forms_are_refused_with_the_first_line(tmp_path: Path, name: str, 
     (tmp_path / name).write_text(content)
     with raises(code, path=name) as caught:
         rows_of(tmp_path / name)
-    message = str(caught.value)
-    assert repr(content.splitlines()[0][:60]).rstrip("'") in message
-    assert "\n" not in message
-    assert "c" * 100 not in message.partition("first line")[2]
+    assert repr(content.splitlines()[0][:60]).rstrip("'") in str(caught.value)

@@ -59,9 +59,6 @@ def help_of(command: str) -> str:
     return " ".join(hybrid(*command.split(), "--help").out.replace("│", " ").split())
 
 
-# ----------------------------------------------------------------------------------------------- an installed package
-
-
 def left_alone(output: str, *words: str) -> None:
     """Expect that a command succeeds and does not write its output again, which would be another file."""
     before = Path(output).stat().st_ino
@@ -139,6 +136,14 @@ def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert:
     assert unknown.fields == {"name": "wieght", "choices": ["weight", "squared"]}
     refused(*words, "--overwrite", "--loss-option", "weight=much", problem="not-a-number", option="weight")
     refused(*words, "--overwrite", "--xi", "2", problem="option-does-not-apply", option="xi")
+    (folder / "bad.py").write_text(
+        "from hybrid_cli import plugins\n@plugins.register('losses', 'bad')\ndef bad(vectors, scale):\n"
+        "    'Return no terms.'\n    return vectors.queries\n"
+    )
+    words[words.index("cosine")] = "bad"
+    words += ["--plugin", "bad.py", "--overwrite"]
+    refused(*words, problem="missing-parameter", name="scale")
+    refused(*words, "--loss-option", "scale=1", problem="not-terms", name="bad")
 
 
 @pytest.mark.usefixtures("installed")
@@ -191,8 +196,6 @@ def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypat
     assert hybrid(*words, "--plugin", "last.py").code == 0
 
 
-# ------------------------------------------------------------------------------------------------------------- a file
-
 METHOD = '''
 from hybrid_cli import plugins
 
@@ -215,6 +218,14 @@ def test_a_file_adds_entries_for_one_call(folder: Path) -> None:
     refused(*words, "--plugin", "last.py", problem="output-differs", path="fused.parquet")
     refused(*words, problem="unknown-choice", option="method")
     assert not plugins.files()
+    (folder / "flat.yaml").write_text("plugin: last.py\nmethod: last\n", "utf-8")
+    (folder / "several.yaml").write_text("fuse:\n  plugin: [last.py]\n  method: last\nevaluate:\n  top: 3\n", "utf-8")
+    for config in ("flat", "several"):
+        assert hybrid(*words[:3], "--config", f"{config}.yaml", "--output", f"{config}.parquet").code == 0, config
+        assert "plugin last.py" in artifacts.read_manifest(folder / f"{config}.parquet").inputs
+    (folder / "other").mkdir()
+    (folder / "other/last.py").write_text(METHOD.replace('"last"', '"own"'), "utf-8")
+    refused(*words, "--plugin", "last.py", "--plugin", "other/last.py", problem="plugin-name-taken")
 
 
 COMMAND = '''
@@ -235,6 +246,13 @@ def greet(settings: Greet) -> str:
     """Print a greeting."""
     return "hello"
 '''
+
+
+def test_a_file_adds_a_command(folder: Path) -> None:
+    (folder / "greet.py").write_text(COMMAND, "utf-8")
+    assert hybrid("greet", "--plugin", "greet.py").out == hybrid("--plugin", "greet.py", "greet").out == "hello\n"
+    assert "greet" in hybrid("--plugin=greet.py", "--help").out
+    assert hybrid("greet").code == 2
 
 
 @pytest.mark.slow
@@ -269,20 +287,11 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
             torch.ones(2, 3), torch.ones(2, 1, 3), torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
         )
         assert plugins.registry("losses")["cosine"](vectors, weight=0.5)["cosine"].item() == pytest.approx(0, abs=1e-6)
-    assert added == {
-        "callbacks": [],
-        "commands": ["cut-run"],
-        "encoders": [],
-        "engines": [],
-        "fusion_methods": ["first"],
-        "losses": ["cosine"],
-        "measures": ["Top"],
-        "perturbations": ["shout"],
-        "readers": ["pairs"],
+    kinds = ("commands", "fusion_methods", "losses", "measures", "perturbations", "readers")
+    names = ("cut-run", "first", "cosine", "Top", "shout", "pairs")
+    assert {group: own for group, own in added.items() if own} == {
+        k: [name] for k, name in zip(kinds, names, strict=True)
     }
-
-
-# ---------------------------------------------------------------------------------------------------------- bad input
 
 
 def test_a_bug_of_a_plugin_is_not_one_of_hybrid(folder: Path) -> None:
@@ -381,3 +390,11 @@ def test_an_unusable_package_is_refused_where_it_is_used(folder: Path, method: s
     done = refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", method, problem=problem)
     assert (done.fields["plugin"], done.fields["name"]) == ("hybrid-example-bad", method)
     assert hybrid("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", "minmax").code == 0
+
+
+@pytest.mark.usefixtures("broken")
+def test_an_unusable_command_does_not_hide_the_others(folder: Path) -> None:
+    shown = hybrid("--help")
+    assert (shown.code, shown.err.count("\n"), "concat-runs" in shown.out) == (0, 1, True)
+    assert refused("broken", problem="plugin-import").fields["plugin"] == "hybrid-example-bad"
+    refused("evaluate", "a.trec", problem="plugin-name-taken")

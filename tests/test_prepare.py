@@ -12,14 +12,7 @@ import pytest
 from command import Notices, Refusal, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_collection import (
-    AWKWARD_IDS,
-    TINY_DOCUMENTS,
-    corpus_of,
-    counts_of,
-    write_lines,
-    write_tiny_source,
-)
+from tiny_collection import AWKWARD_IDS, TINY_DOCUMENTS, corpus_of, counts_of, write_lines, write_tiny_source
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections import collection, writer
@@ -126,6 +119,8 @@ def test_the_first_or_the_last_duplicate_is_kept(tmp_path: Path, policy: OnDupli
     made = prepare(PrepareBeir(folder, output=tmp_path / "made", on_duplicate=policy))
     assert [row[2] for row in corpus_of(made)] == kept
     assert counts_of(made)["problems"]["duplicate documents"] == {"count": 1, "examples": ["a"]}
+    with raises("duplicate-id", path="corpus.jsonl", line=3, id="a", count=1):
+        prepare(PrepareBeir(folder, output=tmp_path / "default"))
 
 
 def test_the_duplicate_policy_applies_to_queries_and_judgments(tmp_path: Path) -> None:
@@ -133,8 +128,9 @@ def test_the_duplicate_policy_applies_to_queries_and_judgments(tmp_path: Path) -
     write_lines(folder / "queries.jsonl", *({"_id": "about a", "text": text} for text in ("one", "two")))
     with raises("duplicate-id", path="queries.jsonl", line=2, id="about a", count=1):
         prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    write_lines(folder / "qrels/test.tsv", "about a\ta\t1", "about a\ta\t2")
+    write_lines(folder / "qrels/test.tsv", "about a\ta\t1", *["about a\ta\t2"] * 2)  # equal ones are no duplicates
     made = prepare(PrepareBeir(folder, output=tmp_path / "made", on_duplicate="last"))
+    assert counts_of(made)["problems"]["duplicate judgments"]["count"] == 1
     assert collection.read_queries(made / "queries.test.parquet")["text"].to_list() == ["two"]
     assert collection.read_qrels(made / "qrels.test.parquet")["relevance"].to_list() == [2]
 
@@ -144,9 +140,14 @@ def test_judgments_of_unknown_documents_are_dropped_or_kept(
     tmp_path: Path, policy: OnDangling, judged: list[str]
 ) -> None:
     folder = write_beir(tmp_path / "beir", ["a"], judged=["a", "x"])
+    with raises("dangling-judgments", path="test.tsv", line=3, id="x", count=1):
+        prepare(PrepareBeir(folder, output=tmp_path / "made"))
     made = prepare(PrepareBeir(folder, output=tmp_path / "made", on_dangling=policy))
     assert collection.read_qrels(made / "qrels.test.parquet")["docid"].to_list() == judged
     assert collection.read_queries(made / "queries.test.parquet")["text"].to_list() == ["a", "x"]
+    write_lines(folder / "qrels/test.tsv", "about a\ta\t1", "unknown\ta\t1")
+    with raises("dangling-judgments", id="unknown", count=1):
+        prepare(PrepareBeir(folder, output=tmp_path / "made", overwrite=True))
 
 
 def test_empty_and_long_texts_are_kept_and_counted(tmp_path: Path, notices: Notices) -> None:
@@ -198,6 +199,7 @@ def test_an_invalid_line_is_reported_with_file_and_number(tmp_path: Path, line: 
     write_lines(folder / "corpus.jsonl", {"_id": "a", "text": "x"}, line)
     with raises(problem, path="corpus.jsonl"):
         prepare(PrepareBeir(folder, output=tmp_path / "made"))
+    assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
 
 def test_each_beir_qrels_file_is_a_split_and_other_queries_are_unjudged(tmp_path: Path) -> None:
@@ -205,11 +207,22 @@ def test_each_beir_qrels_file_is_a_split_and_other_queries_are_unjudged(tmp_path
     write_lines(folder / "qrels/test.tsv", "query-id\tcorpus-id\tscore", "about a\ta\t2")
     write_lines(folder / "qrels/test_part.tsv", "query-id\tcorpus-id\tscore", "about a\ta\t2")
     write_lines(folder / "qrels/train.tsv", "query-id\tcorpus-id\tscore", "about b\tb\t1")
+    for name in ("test.tsv.bak", "test.tsv~", ".hidden.tsv", "._test.tsv", "dev.tsv.gz.part", "test.tsv.gz"):
+        (folder / "qrels" / name).write_text("not judgments")
     made = prepare(PrepareBeir(folder, output=tmp_path / "made"))
     found = {split: collection.read_queries(made / f"queries.{split}.parquet")["text"].to_list() for split in
              ("test", "test_part", "train", "unjudged")}  # fmt: skip
     assert found == {"test": ["a"], "test_part": ["a"], "train": ["b"], "unjudged": ["c"]}
     assert collection.splits(made) == ["test", "test_part", "train"]
+
+
+@pytest.mark.parametrize("split", ["..", ".", ".hidden", "-test", "te st", "a/b", "a\0", "", "\u0639" * 60])
+def test_a_name_unsuitable_for_files_is_no_split(tmp_path: Path, split: str) -> None:
+    folder = write_beir(tmp_path / "beir", ["a"])
+    with raises("invalid-name", split=split):
+        qrels = {split: folder / "qrels/test.tsv"}
+        prepare(PrepareTrec(folder / "corpus.jsonl", qrels=qrels, output=tmp_path / "made"))
+    assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
 
 def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
@@ -274,6 +287,7 @@ def test_a_sample_depends_on_the_seed_only(tmp_path: Path) -> None:
     assert reverse == samples["a"][::-1]
     larger = docids_of(prepare(PrepareBeir(folder, sample=30, seed=1, output=tmp_path / "larger")))
     assert set(reverse) < set(larger)
+    assert len(docids_of(prepare(PrepareBeir(folder, sample=1000, output=tmp_path / "whole")))) == 40
 
 
 def test_queries_are_sampled_per_split_with_their_relevant_documents(tmp_path: Path) -> None:
@@ -290,6 +304,15 @@ def test_queries_are_sampled_per_split_with_their_relevant_documents(tmp_path: P
     assert relevant.group_by("qid").len()["len"].to_list() == [2, 2]
     assert set(qrels["docid"]) <= set(docids_of(made))
     assert len(docids_of(made)) == 8
+    made = prepare(PrepareBeir(folder, sample_queries={"test": 3}, output=tmp_path / "queries"))
+    assert (counts_of(made)["documents"], counts_of(made)["judgments"]) == (40, {"test": 9, "train": 2})
+    with raises("out-of-range", option="sample"):
+        prepare(PrepareBeir(folder, sample=12, output=tmp_path / "too-few"))  # 13 are relevant
+    write_lines(folder / "qrels/train.tsv", "q10\td30\t1", "q10\tmissing\t1", "unknown\td1\t1")
+    with raises("dangling-judgments", path="train.tsv", line=2):
+        prepare(PrepareBeir(folder, sample=20, output=tmp_path / "dangling"))
+    made = prepare(PrepareBeir(folder, sample=20, on_dangling="drop", output=tmp_path / "dangling"))
+    assert counts_of(made)["judgments"]["train"] == 1
 
 
 @given(st.text(alphabet="ab \n", max_size=40), st.integers(1, 5), st.integers(1, 5))

@@ -54,6 +54,44 @@ def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
     assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "", "two")]
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "options", "expected"),
+    [
+        ("a.csv", ["url,text,words", "a,not this,this"],
+         {"document_columns": {"id": "url", "text": "words", "title": "text"}}, [("a", "not this", "this")]),
+        ("a.tsv", ["x\tone\t1", "y\ttwo\t2"],
+         {"document_columns": {"id": "3", "text": "2"}}, [("1", "", "one"), ("2", "", "two")]),
+        ("a.csv", ["a;b", "c;d"],
+         {"document_columns": {"id": "1", "text": "1"}}, [("a;b", "", "a;b"), ("c;d", "", "c;d")]),
+        ("a.tsv", ["text\tone", "2\ttwo"], {"header": False}, [("text", "", "one"), ("2", "", "two")]),
+        ("a.tsv", ["id\ttext", '1\t"one"'], {}, [("1", "", '"one"')]),
+        ("a.tsv", ["id\ttext", '1\t"one"'], {"quoted": True}, [("1", "", "one")]),
+    ],
+)  # fmt: skip
+def test_columns_header_and_quotes_are_declared(
+    tmp_path: Path, name: str, rows: list[str], options: dict[str, Any], expected: list[tuple[str, str, str]]
+) -> None:
+    assert documents_of(write_lines(tmp_path / name, *rows), tmp_path, **options) == expected
+
+
+def test_ids_in_parquet_are_whole_numbers_or_texts(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    pl.DataFrame({"id": [7, 12], "text": ["a", "b"], "title": [None, "t"]}).write_parquet(path)
+    assert documents_of(path, tmp_path) == [("7", "", "a"), ("12", "t", "b")]
+    for ids, problem in ((["1", None], refusal("missing-value", row=2)), ([1.0, 2.0], refusal("not-a-text", row=1))):
+        pl.DataFrame({"id": ids, "text": ["a", "b"]}).write_parquet(path)
+        with raises(problem, column="id"):
+            prepare(PrepareFiles([path], output=tmp_path / "other"))
+
+
+def test_further_files_are_documents_unless_they_follow_another_option(tmp_path: Path) -> None:
+    """The shell makes `--queries queries.*.tsv` one value of the option and further documents."""
+    docs, *files = [write_lines(tmp_path / f"queries.{number}.tsv", f"{number}\tone") for number in range(3)]
+    assert [row[0] for row in corpus_of(prepare(PrepareFiles([docs, *files], output=tmp_path / "all")))] == [*"012"]
+    done = hybrid("prepare", "files", docs, "--queries", *files, "--output", tmp_path / "made")
+    assert (done.code, done.fields["option"], (tmp_path / "made").exists()) == (2, "queries", False)
+
+
 def test_a_quoted_field_may_contain_line_ends_and_empty_lines(tmp_path: Path) -> None:
     docs = write_lines(tmp_path / "docs.csv", "id,text", '1,"one\n\nstill ""one"""', "2,two")
     assert documents_of(docs, tmp_path) == [("1", "", 'one\n\nstill "one"'), ("2", "", "two")]
@@ -81,11 +119,7 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
         ("docs.csv", ["id,text", ",one"], refusal("missing-value", line=2, column="id")),
         ("docs.csv", ["id,id,text", "1,1,one"], refusal("repeated-column", column="id")),
         ("docs.csv", ["id,words", "1,one"], refusal("no-such-column", field="text")),
-        (
-            "docs.csv",
-            ["id;title;text", "1;A;a, b"],
-            refusal("other-separator", path="docs.csv"),
-        ),
+        ("docs.csv", ["id;title;text", "1;A;a, b"], refusal("other-separator", path="docs.csv")),
         ("docs.csv", [], "no-rows"),
         ("docs.jsonl", ['{"id": "1", "text": "a"}', '{"id": "2"}'], refusal("missing-value", line=2, column="text")),
     ],
@@ -124,29 +158,19 @@ def test_a_folder_of_text_files_has_a_document_for_each(tmp_path: Path, notices:
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "problem"),
+    ("names", "problem"),
     [
-        (
-            ["a.png"],
-            {},
-            refusal("no-text-files", path="docs"),
-        ),
-        (
-            ["manifest.json", "a.md"],
-            {},
-            refusal("is-an-artifact", path="docs"),
-        ),
-        (["latin.txt"], {}, refusal("not-utf-8", path="latin.txt")),
+        (["a.png"], refusal("no-text-files", path="docs")),
+        (["manifest.json", "a.md"], refusal("is-an-artifact", path="docs")),
+        (["latin.txt"], refusal("not-utf-8", path="latin.txt")),
     ],
 )
-def test_a_folder_without_documents_is_refused(
-    tmp_path: Path, names: list[str], options: dict[str, Any], problem: str | Refusal
-) -> None:
+def test_a_folder_without_documents_is_refused(tmp_path: Path, names: list[str], problem: str | Refusal) -> None:
     (tmp_path / "docs").mkdir()
     for name in names:
         (tmp_path / "docs" / name).write_bytes("caf\xe9".encode("latin-1" if name == "latin.txt" else "utf-8"))
     with raises(problem):
-        prepare(PrepareFiles([tmp_path / "docs"], output=tmp_path / "data", **options))
+        prepare(PrepareFiles([tmp_path / "docs"], output=tmp_path / "data"))
 
 
 def write_docs(tmp_path: Path) -> Path:
@@ -184,15 +208,16 @@ def test_options_name_splits(tmp_path: Path) -> None:
     qrels = write_lines(tmp_path / "b.tsv", "1 0 a 1")
     made = prepare(
         PrepareFiles(
-            [write_docs(tmp_path)],
-            queries=[f"x={one}", f"y={two}"],
-            qrels=[f"y={qrels}"],
-            output=tmp_path / "made",
+            [write_docs(tmp_path)], queries=[f"x={one}", f"y={two}"], qrels=[f"y={qrels}"], output=tmp_path / "made"
         )
     )
     assert queries_of(made, "x") == [("1", "one")]
     assert queries_of(made, "y") == [("1", "another one")]
     assert qrels_of(made, "y") == [("1", "a", 1)]
+    docs = [write_docs(tmp_path)]
+    for part, queries, judged in (("3", f"dev={one}", str(qrels)), ("4", str(one), f"dev={qrels}")):  # one split: both
+        made = prepare(PrepareFiles(docs, queries=[queries], qrels=[judged], output=tmp_path / part))
+        assert (queries_of(made, "dev"), qrels_of(made, "dev")) == ([("1", "one")], [("1", "a", 1)])
 
 
 def test_unnamed_judgments_of_several_splits_are_refused_with_the_option(tmp_path: Path) -> None:

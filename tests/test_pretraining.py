@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,6 +76,25 @@ def test_an_epoch_has_every_token_of_every_document_once(open_corpus: Callable[.
     whole = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
     assert Counter(piece for span in spans for piece in span) == Counter(piece for ids in whole for piece in ids)
     assert max(map(len, spans)) <= PLAN.max_length - 2
+
+
+def test_epochs_and_seeds_differ_in_order_and_masks_not_in_content(
+    open_corpus: Callable[..., Corpus], tokenizer: Any
+) -> None:
+    batches = list(open_corpus().batches())
+    each = len(batches) // 3
+    first, second, _ = (batches[epoch * each :][:each] for epoch in range(3))
+    spans = [[span for batch in epoch for span in plain(batch)] for epoch in (first, second)]
+    assert Counter(spans[0]) == Counter(spans[1])
+    assert spans[0] != spans[1]
+    masks = [Counter(tuple(ids.tolist()) for batch in epoch for ids in batch.ids) for epoch in (first, second)]
+    assert masks[0] != masks[1]
+    assert not same(first[0], next(open_corpus(seed=8).batches()))
+    order = [int(name.removeprefix("number")) // 8 for name in numbers(tokenizer, spans[0])]
+    assert sum(map(operator.ne, order, order[1:])) == 4, "five blocks, one after the other"
+    stopped = open_corpus(max_steps=2)
+    assert 8 <= len(stopped) < len(open_corpus())
+    assert all(map(same, stopped.batches(), first[:2]))
 
 
 @pytest.mark.parametrize("cocondenser", [False, True])

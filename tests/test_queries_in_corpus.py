@@ -7,12 +7,14 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from command import Notices
 from evaluated import evaluate
 from tiny_collection import write_lines
 
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts.examples import open_dev_examples, open_examples
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.static import StaticEncoder
@@ -22,6 +24,8 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
+from hybrid_cli.stages.split import split
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.batches import allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.options import Sampling
@@ -90,6 +94,16 @@ def test_fusions_are_tuned_on_the_lists_that_evaluate_measures(
     assert measured(data, fused) == [1]
 
 
+def test_folds_and_a_file_of_judgments_keep_the_mark(arguments: Path, two_runs: list[Path], tmp_path: Path) -> None:
+    data = arguments / "data"
+    folds = split(data, folds=2, output=tmp_path / "folds")
+    counts = artifacts.read_manifest(folds, Kind.COLLECTION).counts["queries_in_corpus"]
+    assert counts["all"] == QUERIES == counts["test-1"] + counts["test-2"]
+    means = evaluate([folds, *two_runs], split="all", measure=["MRR@10"]).means
+    assert [means[run.stem, "MRR@10"] for run in two_runs] == measured(data, *two_runs)
+    assert measured(data / "qrels.test.parquet", *two_runs) == measured(data, *two_runs)
+
+
 @pytest.mark.usefixtures("few_feedbacks")
 def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
     arguments: Path, tmp_path: Path, notices: Notices
@@ -112,6 +126,8 @@ def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
 def test_the_query_itself_is_no_negative_of_its_batch(arguments: Path, tmp_path: Path) -> None:
     data = arguments / "data"
     mined = mine_negatives(data, split="test", index=arguments / "bm25", output=tmp_path / "x.parquet")
+    drawn = pl.read_parquet(mined).select("qid", pl.col("negatives").list.eval(pl.element().struct.field("docid")))
+    assert not drawn.filter(pl.col("qid").is_in(pl.col("negatives"))).height
     groups = next(open_examples(mined).batches(Sampling(batch_size=QUERIES, negatives=1)))
     texts = [text for group in groups for text in group.texts]
     own = torch.tensor([[text == group.query for text in texts] for group in groups])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises, refusal, refused
+from command import Notices, hybrid, raises, refused
 from evaluated import RUNS, write_run
 from report_study import ATTACK, Study
 
@@ -330,29 +330,10 @@ def test_no_text_ends_a_script_element(whole: Path) -> None:
 def test_the_command_accepts_all_options(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     arguments = [tiny, "--split", "test", *paths, "--complement", "dense", "bm25", "-m", "MRR@10,R@100"]
     output = tmp_path / "report.html"
-    dry = hybrid("report", *arguments, "--output", output, "--baseline", "clear", "--dry-run")
-    assert (dry.code, output.exists()) == (0, False)
-    assert re.search(r"baseline +\['clear'\]", dry.out)
     done = hybrid("report", *arguments, "--output", output, "--png", tmp_path / "png", "--show-queries", 1)
     assert done.code == 0
     assert done.says("written", path="report.html", runs=3)
     assert len(Page(output).with_lists) == 1  # of two queries helped; none is hurt
-
-
-def test_bad_input_is_refused(tiny: Path, study: Study, paths: list[Path], tmp_path: Path) -> None:
-    output = tmp_path / "report.html"
-    for settings, problem in (
-        ({"complement": ("dense", "nowhere")}, refusal("no-such-file", option="complement", value="nowhere")),
-        ({"index": [f"none={study.lexical_index}"]}, refusal("unknown-choice", option="index")),
-        ({"index": [f"bm25={study.encoder}"]}, refusal("other-kind", path=str(study.encoder), kind="encoder")),
-        ({"model": [str(study.dense_index)]}, refusal("no-such-file", option="model")),
-        ({"measure": ["MRR@9999999999"]}, refusal("invalid-value", option="measure")),
-    ):
-        with raises(problem):
-            report([tiny, *paths], split="test", output=output, **settings)
-    with raises("other-suffix", path="report", expected=".html"):
-        report([tiny, *paths], split="test", output=tmp_path / "report")
-    assert not output.exists()
 
 
 def test_indexes_and_encoders_may_be_named(tiny: Path, study: Study, paths: list[Path], tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 from served import TOKEN, Answer, Served
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import open_retriever
+from hybrid_cli import open_index, open_retriever
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.stages.compose import compose
 
@@ -43,9 +45,6 @@ def server(folder: Path) -> Iterator[Served]:
         yield running
 
 
-# ------------------------------------------------------------------------------------------------------------- answers
-
-
 def test_hits_are_those_of_python(server: Served, folder: Path) -> None:
     hits = open_retriever(folder / "retriever").search(QUERY, 5)
     answer = server.get("/api/search", query=QUERY, k=5).json
@@ -56,6 +55,12 @@ def test_hits_are_those_of_python(server: Served, folder: Path) -> None:
         assert [each["ranks"][side] for each in answer["candidates"]] == hits[f"{side}_rank"].to_list()
     assert answer["candidates"][0]["doc"]["title"] == hits["title"][0]
     assert answer["took"] > 0
+    for system, search in (("bm25", open_index(folder / "made/bm25")), ("shallow", open_retriever(folder / "shallow"))):
+        (hit, *_), expected = (
+            server.get("/api/search", query=QUERY, system=system).json["candidates"],
+            search.search(QUERY),
+        )
+        assert (hit["docid"], hit["score"]) == expected.select("docid", "score").row(0)
 
 
 def test_several_queries_are_answered_as_one_by_one(server: Served) -> None:
@@ -123,9 +128,6 @@ def test_one_index_is_served_alone(folder: Path) -> None:
         assert found[0]["explanation"]["value"] == pytest.approx(found[0]["score"], abs=1e-6)
 
 
-# -------------------------------------------------------------------------------------------------------- bad requests
-
-
 def refused(answer: Answer, status: int, code: str) -> None:
     assert (answer.status, answer.code) == (status, code)
 
@@ -163,14 +165,23 @@ def test_unusable_bodies_are_refused(server: Served, body: Any, status: int, cod
 @pytest.mark.parametrize("docid", ["nothing", "../made/manifest.json", "%2e%2e/%2e%2e/etc/passwd", "%00"])
 def test_an_unknown_document_is_not_found(server: Served, docid: str) -> None:
     assert server.ask("GET", f"/api/documents/{docid}").status == 404
+    assert server.get("/api/documents/moon%20landing").json["docid"] == "moon landing"
+
+
+def test_control_characters_are_spaces_and_a_long_address_is_refused(server: Served) -> None:
+    plain, strange = (
+        server.get("/api/search", query=query, k=3).json["candidates"]
+        for query in ("salt in water", "salt\0in\x1b\u202ewater")
+    )
+    assert [each["docid"] for each in strange] == [each["docid"] for each in plain]
+    with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+        assert server.get("/api/search", query="x" * 1_000_000).status in (400, 414, 431)
+    assert server.get("/health").status == 200
 
 
 def test_no_file_outside_of_the_page_is_served(server: Served) -> None:
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static/"):
         assert server.ask("GET", path).status == 404
-
-
-# -------------------------------------------------------------------------------------------------------------- access
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]", "a b"])
@@ -229,9 +240,6 @@ def test_beyond_this_machine_everything_needs_the_token(folder: Path) -> None:
         refused(server.ask("GET", "/" + server.path), 401, "used-login")
 
 
-# ---------------------------------------------------------------------------------------------------------- many, slow
-
-
 def test_equal_queries_in_flight_are_answered_once() -> None:
     calls: list[tuple[str, list[str]]] = []
 
@@ -258,7 +266,32 @@ def test_equal_queries_in_flight_are_answered_once() -> None:
     assert calls == [("k", ["a"]), ("k", ["b", "c"]), ("other", ["bad"]), ("other", ["good"])]
 
 
-# --------------------------------------------------------------------------------------------------- start, watch, end
+def test_a_slow_client_holds_nobody_up(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        head = "POST /api/search HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 99"
+        slow.sendall(("\r\n".join(head) + "\r\n\r\n{").encode())
+        assert server.get("/api/search", query=QUERY).status == 200
+        slow.settimeout(60)
+        assert b" 408 " in slow.recv(4096)
+
+
+def test_a_retriever_serves_without_its_texts_and_as_before_if_an_index_is_gone(folder: Path, tmp_path: Path) -> None:
+    for name in ("bm25", "dense", "model"):
+        shutil.copytree(folder / "made" / name, tmp_path / name)
+    compose([tmp_path / "bm25", tmp_path / "dense"], method="minmax", output=tmp_path / "retriever")
+    with Served(tmp_path / "retriever", "--watch") as server:
+        hit = server.get("/api/search", query=QUERY, k=1).json["candidates"][0]
+        assert hit["doc"] == {"title": None, "text": None}
+        refused(server.get("/api/documents/salt"), 404, "no-such-document")
+        (tmp_path / "bm25").rename(tmp_path / "away")
+        file = tmp_path / "retriever" / "retriever.json"
+        shutil.copy(file, tmp_path / "copy")
+        shutil.move(tmp_path / "copy", file)
+        deadline = time.monotonic() + 20
+        while "warning" not in server.log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert "warning" in server.log.read_text()
+        assert server.get("/api/search", query=QUERY, k=1).json["candidates"][0] == hit
 
 
 def test_a_stopped_server_finishes_its_requests(folder: Path) -> None:

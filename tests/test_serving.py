@@ -159,12 +159,10 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("dense --format opensearch", refusal("unknown-choice", option="format")),
         ("bm25 --format parquet --split test", refusal("missing-option", option="collection")),
         ("bm25 --format parquet --collection first.parquet", refusal("other-corpus", path="first.parquet")),
         ("part --format parquet --dense dense", refusal("other-corpus", path="dense")),
         ("bm25 --format parquet --dense codes", refusal("other-index-type", path="codes")),
-        ("bm25 --format trec", refusal("unknown-choice", option="format")),
     ],
 )
 def test_unusable_exports_are_refused(here: Path, words: str, message: str | Refusal) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, refusal
+from command import hybrid
 from processes import run
 from test_index_updates import parts, searched
 
@@ -75,20 +75,6 @@ def test_a_shard_without_documents_is_left_out(here: Path) -> None:
     assert done.is_problem("no-documents", path="shards"), done
     changed("update", "shards", "--add", "after.parquet", "--output", "replaced")
     assert len(shards_of(Path("replaced"))) == 2  # of seven old documents, one stays
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("update shards/shard-00001 --add added.parquet", refusal("other-kind", path="shard-00001")),
-        ("update shards --add added.parquet --model minilm", refusal("option-does-not-apply", option="model")),
-    ],
-)
-def test_unusable_changes_are_refused(here: Path, words: str, message: str | Refusal) -> None:
-    done = hybrid(*words.split(), "--output", "out")
-    assert (done.code, done.err.count("\n")) == (2, 1), done.err
-    assert done.is_problem(message)
-    assert not Path("out").exists()
 
 
 def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:

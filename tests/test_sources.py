@@ -14,10 +14,8 @@ from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.json_rows import named_objects, records
-from hybrid_cli.settings import PrepareDpr, PrepareMsmarco, PrepareTevatron, PrepareTrec
+from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
-
-# -------------------------------------------------------------------------------------------------------------- msmarco
 
 
 def test_triples_become_judgments_of_their_positives(tmp_path: Path) -> None:
@@ -46,13 +44,18 @@ def test_msmarco_texts_are_read_whole_or_refused(tmp_path: Path, rows: list[str]
         prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))
 
 
-def test_an_unusual_line_separator_does_not_end_a_line(tmp_path: Path) -> None:
-    corpus = write_lines(tmp_path / "collection.tsv", "1\tone\u2028still one\x85and still", "2\ttwo")
-    made = prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))
-    assert corpus_of(made) == [("1", "", "one\u2028still one\x85and still"), ("2", "", "two")]
-
-
-# ------------------------------------------------------------------------------------------------------------------ dpr
+@pytest.mark.parametrize(
+    ("row", "document"),
+    [
+        ("1\tone\u2028still one\x85and still", ("1", "", "one\u2028still one\x85and still")),
+        ("D1\thttp://x\tA title\tIts body", ("D1", "A title", "Its body")),
+    ],
+)
+def test_documents_of_msmarco_end_with_the_line_and_may_have_titles(
+    tmp_path: Path, row: str, document: tuple[str, str, str]
+) -> None:
+    corpus = write_lines(tmp_path / "collection.tsv", row)
+    assert corpus_of(prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))) == [document]
 
 
 def write_passages(tmp_path: Path) -> Path:
@@ -88,6 +91,12 @@ def test_all_formats_of_dpr_questions_are_equal(tmp_path: Path, name: str, rows:
         ("0", "when did it sink", ["1912", "April '12"]),
         ("1", 'who said "x"', ["me"]),
     ]
+
+
+def test_answers_that_are_not_a_list_are_refused_and_never_evaluated(tmp_path: Path) -> None:
+    questions = write_lines(tmp_path / "qa.csv", "a question\t__import__('os').getcwd()")
+    with raises("not-answers", path="qa.csv", line=1):
+        prepare(PrepareDpr(write_passages(tmp_path), queries={"test": questions}, output=tmp_path / "made"))
 
 
 def test_dpr_training_files_contain_questions_answers_and_judgments(tmp_path: Path) -> None:
@@ -129,7 +138,8 @@ def test_a_dpr_sample_contains_the_hard_negatives_by_rank_before_random_passages
 
 def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -> None:
     rows = [
-        {"query_id": "7", "query": "a", "positive_passages": [{"docid": "p", "title": "t", "text": "one"}],
+        {"query_id": "7", "query": "a", "answers": ["1912", "April"],
+         "positive_passages": [{"docid": "p", "title": "t", "text": "one"}],
          "negative_passages": [{"docid": "n", "title": "", "text": "two"}]},
         {"query_id": "8", "query": "b", "positive_passages": [{"docid": "n", "title": "", "text": "two"}],
          "negative_passages": []},
@@ -138,7 +148,8 @@ def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -
     made = prepare(PrepareTevatron({"train": training}, output=tmp_path / "made"))
     assert pl.read_parquet(made / "corpus.parquet").rows() == [("p", "t", "one"), ("n", "", "two")]
     assert collection.read_qrels(made / "qrels.train.parquet").rows() == [("7", "p", 1), ("8", "n", 1)]
-    assert collection.read_queries(made / "queries.train.parquet")["text"].to_list() == ["a", "b"]
+    queries = collection.read_queries(made / "queries.train.parquet").select("text", "answers").rows()
+    assert queries == [("a", ["1912", "April"]), ("b", None)]
     corpus = write_lines(tmp_path / "corpus.jsonl", *(json.dumps({"docid": d, "text": d}) for d in ("p", "n", "q")))
     whole = prepare(PrepareTevatron({"train": training}, corpus=corpus, output=tmp_path / "whole"))
     assert pl.read_parquet(whole / "corpus.parquet")["docid"].to_list() == ["p", "n", "q"]
@@ -177,8 +188,6 @@ def test_invalid_json_is_reported_with_its_record(tmp_path: Path, text: str, cod
         list(records(tmp_path / "a.json"))
     assert (caught.value.code, caught.value.fields["line"]) == (code, line)
 
-
-# ----------------------------------------------------------------------------------------------------------------- trec
 
 SGML = """<DOC>
 <DOCNO> FT911-1 </DOCNO>
@@ -226,6 +235,12 @@ def test_sgml_titles_and_texts_are_read_without_tags(tmp_path: Path) -> None:
         ("FT911-1", "FT 14 MAY 91 / Tea & coffee", "The price of tea rose."),
         ("LA-2", "", "No known tag here"),
     ]
+    text = "if x < y then z; and p > q holds. 1<2 <!-- no --> a<b>c</b> <?pi?>i <= n café"
+    (tmp_path / "latin").write_bytes(f"<DOC><DOCNO>1</DOCNO><TEXT>{text}</TEXT></DOC>".encode("latin-1"))
+    with raises("not-utf-8"):
+        prepare(PrepareTrec(tmp_path / "latin", output=tmp_path / "older"))
+    made = prepare(PrepareTrec(tmp_path / "latin", encoding="latin-1", output=tmp_path / "older"))
+    assert corpus_of(made) == [("1", "", "if x < y then z; and p > q holds. 1<2 a c i <= n café")]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +263,6 @@ def test_a_query_consists_of_the_topic_fields(
     topics = {"test": tmp_path / "topics.txt"}
     made = prepare(PrepareTrec(corpus, queries=topics, topic_fields=fields, output=tmp_path / "made"))
     assert collection.read_queries(made / "queries.test.parquet").select("qid", "text").rows() == expected
-
-
-# ----------------------------------------------------------------------------------------------------------------- irds
 
 
 def test_datasets_of_ir_datasets_become_splits(tmp_path: Path) -> None:
@@ -277,3 +289,9 @@ def test_the_id_of_a_dataset_determines_its_split() -> None:
     assert irds.by_split(["vaswani"]) == {"test": "vaswani"}
     with raises("duplicate-split", split="dev"):
         irds.by_split(["dev=a", "b/dev"])
+
+
+def test_datasets_of_different_corpora_are_not_mixed() -> None:
+    pytest.importorskip("ir_datasets", reason="needs the extra irds")
+    with raises("other-corpus"):
+        prepare(PrepareIrds(["beir/scifact/test", "dev=beir/nfcorpus/dev"], output=Path("made")))

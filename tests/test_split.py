@@ -65,6 +65,10 @@ def test_the_manifest_records_inputs_and_options(tiny: Path, tmp_path: Path) -> 
 def test_the_corpus_is_a_hard_link(tiny: Path, tmp_path: Path) -> None:
     folder = split(tiny, split=["test"], output=tmp_path / "folds")
     assert os.path.samefile(tiny / "corpus.parquet", folder / "corpus.parquet")
+    source, part = Path(shutil.copytree(tiny, tmp_path / "collection")), Path("corpus/part-00000.parquet")
+    (source / "corpus").mkdir()
+    (source / "corpus.parquet").rename(source / part)
+    assert os.path.samefile(source / part, split(source, split=["test"], output=tmp_path / "parts") / part)
     assert storage.fingerprint(folder / "corpus.parquet") == storage.fingerprint(tiny / "corpus.parquet")
 
 
@@ -83,6 +87,14 @@ def test_two_folds_with_a_dev_split_leave_none_for_training(tiny: Path, tmp_path
         assert notices.says("written", path=folder, trains=not noted)
 
 
+def test_several_splits_are_divided_together(tiny: Path, tmp_path: Path) -> None:
+    folder = split(tiny, split=["all"], folds=3, output=tmp_path / "all")
+    assert qids(folder, "all") == [*JUDGED, "t1", "t2", "t3", "t4", "t5", "t6"]
+    named = split(tiny, split=["test", "train", "test"], folds=3, output=tmp_path / "named")
+    again = split(folder, split=["all"], folds=3, output=tmp_path / "again")  # a split of this name
+    assert parts_of(folder) == parts_of(named) == parts_of(again)
+
+
 def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
     file = tmp_path / "folds.json"
     file.write_text(json.dumps([["003", "001"], ["006", "005", "002"], ["004"]]))
@@ -92,29 +104,6 @@ def test_predefined_folds_are_kept(tiny: Path, tmp_path: Path) -> None:
     manifest = artifacts.read_manifest(folder, Kind.COLLECTION)
     assert manifest.options == {}
     assert manifest.input_path("folds") == file
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"split": ["nowhere"]}, refusal("no-such-split", path="collection")),
-        ({"split": ["test"], "folds": 6}, refusal("out-of-range", option="folds")),
-        (
-            {"split": ["test"], "folds_file": [["001", "t1"], ["002"]]},
-            refusal("unknown-id", path="folds.json", id="t1"),
-        ),
-        (
-            {"split": ["test"], "folds_file": [JUDGED[:2], JUDGED[2:]], "folds": 5},
-            refusal("conflicting-options", option="folds"),
-        ),
-    ],
-)
-def test_unusable_folds_are_refused(tiny: Path, tmp_path: Path, settings: dict[str, Any], words: str | Refusal) -> None:
-    file = tmp_path / "folds.json"
-    file.write_text(json.dumps(settings.get("folds_file")))
-    with raises(words):
-        split(tiny, output=tmp_path / "folds", **settings | ({"folds_file": file} if "folds_file" in settings else {}))
-    assert not (tmp_path / "folds").exists()
 
 
 def test_a_query_in_two_splits_is_refused(tiny: Path, tmp_path: Path) -> None:
@@ -141,6 +130,7 @@ def test_folds_depend_on_the_seed_and_not_on_the_order(qids: list[str], random: 
     shuffled = random.sample(qids, len(qids))
     first, second = (folds.random_folds(dict.fromkeys(each).keys(), 2, seed) for each in (qids, shuffled))
     assert first == second
+    assert len(qids) < 12 or len({str(folds.random_folds(set(qids), 2, other)) for other in range(9)}) > 1
 
 
 @given(st.integers(2, 7), st.integers(1, 4))
@@ -156,6 +146,8 @@ def test_each_fold_divides_all_queries_into_test_dev_and_train(count: int, size:
         assert dev == set(parts[fold % count])
         assert len(test) + len(dev) + len(train) == len(whole)
         assert test | dev | train == whole
+        without = folds.splits(parts, with_dev=False)
+        assert (without[f"train-{fold}"], without.get(f"dev-{fold}")) == (whole - test, None)
 
 
 def write(folder: Path, name: str, content: object) -> Path:

@@ -136,8 +136,6 @@ def test_the_fields_that_a_query_leaves_out_are_counted(tmp_path: Path) -> None:
     assert left["tags"] == {"I": 1, "NAT": 1}
 
 
-# ----------------------------------------------------------------------------------------------------------- documents
-
 AP = """<DOC>
 <DOCNO> AP880212-0001 </DOCNO>
 <FILEID>AP-NR-02-12-88 2344EST</FILEID>
@@ -222,6 +220,16 @@ def test_other_fields_tags_and_unknown_entities_are_counted_or_become_text(tmp_p
     (_, _, text), left = document(tmp_path, AP, "--text-fields", "all")
     assert "words" not in left
     assert "AP-NR-02-12-88" in text
+    row, left = document(tmp_path, f"lost words here\n{WSJ}\n")
+    assert (row[0], 3 in left["words"].values()) == ("WSJ1", True), "words outside of documents"
+
+
+def test_what_describes_a_disk_is_no_document(tmp_path: Path) -> None:
+    (folder := tmp_path / "disk").mkdir()
+    for name, text in {"readme.txt": "about the disk", "ap.dtd": "<!ELEMENT DOC>", "ap1": AP}.items():
+        (folder / name).write_text(text)
+    assert hybrid("prepare", "trec", folder, "--output", tmp_path / "made").code == 0
+    assert pl.read_parquet(tmp_path / "made" / "corpus.parquet")["docid"].to_list() == ["AP880212-0001"]
 
 
 @pytest.mark.parametrize(
@@ -239,9 +247,6 @@ def test_damaged_documents_are_refused(tmp_path: Path, content: str, problem: st
     with pytest.raises(InputError) as caught:
         list(trec.sgml_documents(tmp_path / "docs"))
     assert (caught.value.code, caught.value.fields["path"]) == (problem, tmp_path / "docs")
-
-
-# -------------------------------------------------------------------------------------------------------------- markup
 
 
 @pytest.mark.parametrize(

@@ -323,12 +323,7 @@ def test_a_document_that_was_deleted_from_the_indexes_is_added_again(home: Home)
     ("prepared", "command", "expected"),
     [
         ("half", "made docs", refusal("many-deletions", option="allow_shrink", count=7)),
-        ("", "made nowhere", refusal("no-such-file")),
         ("", "docs docs", refusal("no-manifest", path="docs")),
-        ("", "made/bm25 docs", refusal("option-does-not-apply", option="documents")),
-        ("", "made", refusal("missing-option", option="documents")),
-        ("", "made docs --add docs", refusal("missing-option", option="documents")),
-        ("", "made --add docs --output more", refusal("option-does-not-apply", option="output")),
         ("", "made/bm25 --add made/collection", refusal("missing-option", option="output")),
         ("ids", "made --remove ids.txt", refusal("unknown-id", path="ids.txt", id="nowhere")),
         ("lost", "made docs", refusal("corpus-changed", corpus="corpus.parquet")),

@@ -23,6 +23,7 @@ from verdicts import (
     learning_curves,
     main,
     measurements,
+    settings,
     verdicts,
     with_roc,
 )
@@ -46,9 +47,21 @@ def measured(rows: dict[str, tuple[float, float]], seeds: int = 3) -> pl.DataFra
     return pl.concat(frames)
 
 
-def verdict(values: pl.DataFrame, claim: Claim, curves: pl.DataFrame = NO_CURVES) -> Verdict | None:
+def verdict(values: pl.DataFrame, claim: Claim, curves: pl.DataFrame = NO_CURVES) -> Verdict:
     """Decide one claim alone."""
-    return verdicts(values, [claim], curves).get(claim)
+    return verdicts(values, [claim], curves)[claim]
+
+
+def successes(answered: dict[str, list[int]]) -> pl.DataFrame:
+    """Return Success@10 of the queries of each run."""
+    rows = [(run, "Success@10", f"q{n}", float(one)) for run, own in answered.items() for n, one in enumerate(own)]
+    return pl.DataFrame(rows, ["run", "measure", "qid", "value"], orient="row")
+
+
+def curve_table(**terms: tuple[float, float]) -> pl.DataFrame:
+    """Return first and last values of terms, the same for three seeds of the rows a and b."""
+    rows = [(f"{row}-{seed}", name, *ends) for row in "ab" for seed in (1, 2, 3) for name, ends in terms.items()]
+    return pl.DataFrame(rows, NO_CURVES.schema, orient="row")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +77,6 @@ def verdict(values: pl.DataFrame, claim: Claim, curves: pl.DataFrame = NO_CURVES
 def test_a_verdict_needs_the_interval_and_the_seeds(better: tuple[float, float], gain: float, word: str) -> None:
     values = measured({"a": better, "b": (0.5, 0.0)})
     found = verdict(values, Claim("x", "a", "b", gain=gain))
-    assert found is not None
     assert found.word.startswith(word)
     assert found.seeds == ("1", "2", "3")
     assert found.low < found.better - found.worse < found.high
@@ -72,19 +84,44 @@ def test_a_verdict_needs_the_interval_and_the_seeds(better: tuple[float, float],
 
 def test_a_claim_can_be_about_a_share() -> None:
     values = measured({"a": (0.475, 0.0), "b": (0.5, 0.0)})
-    words = {}
-    for share in (0.9, 1.0):
-        found = verdict(values, Claim("x", "a", "b", share=share))
-        assert found is not None
-        words[share] = found.word
-    assert words == {0.9: "holds", 1.0: "does not hold"}
+    words = [verdict(values, Claim("x", "a", "b", share=share)).word for share in (0.9, 1.0)]
+    assert words == ["holds", "does not hold"]
 
 
 def test_only_seeds_of_both_rows_are_compared() -> None:
     values = pl.concat([measured({"a": (0.55, 0.0)}, seeds=2), measured({"b": (0.5, 0.0)}, seeds=3)])
     found = verdict(values, Claim("x", "a", "b"))
-    assert found is not None
     assert found.seeds == ("1", "2")
+    assert not verdicts(values.filter(pl.col("run").is_in(["a-1", "b-2"])), [Claim("x", "a", "b")], NO_CURVES)
+    assert not verdicts(values, [Claim("x", "a", "missing")], NO_CURVES)
+
+
+def test_one_seed_decides_nothing_and_rows_that_were_not_trained_need_none() -> None:
+    values = measured({"a": (0.55, 0.0), "b": (0.5, 0.0)}, seeds=1)
+    found = [verdict(values, Claim("x", *rows)) for rows in ("ab", "ba")]
+    found.append(verdict(values.with_columns(pl.col("run").str.head(1)), Claim("x", "a", "b")))
+    assert [(one.word, one.seeds) for one in found] == [*[("undecided: one seed", ("1",))] * 2, ("holds", ())]
+
+
+@pytest.mark.parametrize(("mean", "word"), [(0.47, "holds"), (0.43, "does not hold")])
+def test_a_row_can_be_compared_with_a_constant(mean: float, word: str) -> None:
+    found = verdict(measured({"a": (mean, 0.0)}), Claim("x", "a", "", gain=0.45))
+    assert (found.word, found.worse) == (word, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("curves", "word"),
+    [
+        (curve_table(orthogonality=(0.5, 0.05)), "does not hold"),
+        (curve_table(orthogonality=(0.5, 0.2)), "undecided: cos^2 fell by 60%, below 80%"),
+        (NO_CURVES, "undecided: no curve"),
+    ],
+    ids=["minimized", "not enough", "unknown"],
+)
+def test_orthogonality_is_refuted_only_where_it_was_reached(curves: pl.DataFrame, word: str) -> None:
+    claim = Claim("x", "a", "b", gain=0.02, fall=0.8)
+    for mean, expected in ((0.5, word), (0.55, "holds")):
+        assert verdict(measured({"a": (mean, 0.0), "b": (0.5, 0.0)}), claim, curves).word == expected
 
 
 def test_the_claims_of_a_file_are_corrected_together() -> None:
@@ -108,11 +145,10 @@ def test_a_claim_on_the_curve_is_decided_over_the_seeds() -> None:
     rows = [(f"{row}-{seed}", "dev_MRR", 0.5, value) for row in last for seed, value in enumerate(last[row], 1)]
     curves = pl.DataFrame(rows, NO_CURVES.schema, orient="row")
     found = verdict(values, Claim("x", "a", "b", "dev_MRR", curve=True), curves)
-    assert found is not None
     assert (found.word, found.seeds) == ("holds", ("1", "2", "3"))
     assert found.better - found.worse == pytest.approx(0.31 / 3)
     assert found.deviation == pytest.approx(np.std([0.11, 0.10, 0.10], ddof=1))
-    assert verdict(values, Claim("x", "a", "b", "dev_MRR", curve=True)) is None
+    assert not verdicts(values, [Claim("x", "a", "b", "dev_MRR", curve=True)], NO_CURVES)
 
 
 def test_robustness_is_the_change_under_attack() -> None:
@@ -125,16 +161,13 @@ def test_robustness_is_the_change_under_attack() -> None:
         for loss in [pl.when(pl.col("run").str.starts_with("a")).then(1.0).otherwise(2.0)]
     ]
     found = verdict(pl.concat([originals, *attacked]), Claim("x", "a", "b", "change of MRR@10"))
-    assert found is not None
     assert [found.better, found.worse] == pytest.approx([-0.1, -0.24], abs=0.01)
     assert (found.word, found.seeds) == ("holds", ("1", "2"))
 
 
 def test_roc_of_attacked_queries_is_against_bm25_under_the_same_attack() -> None:
     answered = {"bm25": [1, 1, 0, 0], "bm25@x": [1, 0, 0, 0], "a-1": [1, 0, 1, 0], "a@x-1": [1, 1, 1, 0]}
-    rows = [(run, "Success@10", f"q{n}", float(one)) for run, own in answered.items() for n, one in enumerate(own)]
-    values = with_roc(pl.DataFrame(rows, ["run", "measure", "qid", "value"], orient="row"))
-    means = values.filter(measure="RoC@10").group_by("run").agg(pl.col("value").mean())
+    means = with_roc(successes(answered)).filter(measure="RoC@10").group_by("run").agg(pl.col("value").mean())
     assert dict(means.iter_rows()) == pytest.approx({"a-1": 1 / 2, "a@x-1": 2 / 3})
 
 
@@ -158,16 +191,8 @@ def test_a_curve_is_summarized_by_its_first_and_last_ten_steps(tmp_path: Path) -
 def test_roc_is_the_fraction_of_answered_queries_that_bm25_does_not_answer() -> None:
     rng = np.random.default_rng(1)
     answered = {"bm25": rng.random(QUERIES) < 0.6, "a-1": rng.random(QUERIES) < 0.5, "b-1": rng.random(QUERIES) < 0.7}
-    values = pl.concat(
-        [
-            pl.DataFrame({"qid": [f"q{n}" for n in range(QUERIES)], "value": found.astype(float)}).with_columns(
-                run=pl.lit(run), measure=pl.lit("Success@10")
-            )
-            for run, found in answered.items()
-        ]
-    )
+    values = successes({run: found.tolist() for run, found in answered.items()})
     found = verdict(with_roc(values), Claim("x", "a", "b", "RoC@10"))
-    assert found is not None
     expected = [(answered[run] & ~answered["bm25"]).sum() / answered[run].sum() for run in ("a-1", "b-1")]
     assert [found.better, found.worse] == pytest.approx(expected)
     bootstrap = []
@@ -188,6 +213,36 @@ def test_files_of_seeds_are_joined(tmp_path: Path) -> None:
     assert sorted(found["run"].unique()) == ["a-1", "a-2", "b-1", "b-2", "bm25"]
     assert len(found) == 5 * QUERIES
     assert not len(measurements(tmp_path, "y"))
+    both.write_parquet(tmp_path / "x-seed-3.parquet")
+    with pytest.raises(ValueError, match=r"\bx\b.*a-1"):
+        measurements(tmp_path, "x")
+
+
+def test_roc_has_its_counts() -> None:
+    answered = {"bm25": [1, 1, 0, 0, 0], "a-1": [1, 0, 1, 1, 0], "b-1": [1, 0, 1, 0, 0]}
+    found = verdict(successes(answered), Claim("x", "a", "b", "RoC@10"))
+    means = {name: (other.better, other.worse) for name, other in found.others.items()}
+    assert means == {
+        "D only@10": pytest.approx((2 / 5, 1 / 5)),
+        "S only@10": pytest.approx((1 / 5, 1 / 5)),
+        "Fail@10": pytest.approx((1 / 5, 2 / 5)),
+        "Success@10": pytest.approx((3 / 5, 2 / 5)),
+    }
+
+
+def test_a_claim_on_learning_curves_needs_no_values_of_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        (f"positives-{count}-{seed}", "dev_MRR", 0.2, 0.5 - 0.01 * count + 0.001 * seed * count)
+        for count in (1, 2, 10)
+        for seed in (1, 2, 3)
+    ]
+    pl.DataFrame(rows, NO_CURVES.schema, orient="row").write_csv(tmp_path / "positives-1500-steps-curves.csv")
+    monkeypatch.setattr(sys, "argv", ["verdicts.py", str(tmp_path)])
+    assert main() == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if "positives" in line]
+    assert [line.endswith("| does not hold |") for line in printed] == [True, True]
 
 
 def test_a_line_has_the_setting_and_the_measures_that_do_not_decide(
@@ -212,8 +267,6 @@ def test_a_line_has_the_setting_and_the_measures_that_do_not_decide(
         assert cells[12].startswith("R@100 0.45")
         assert cells[13] == ("holds (seen before)" if declaration else "holds")
 
-
-# ---------------------------------------------------------------------------------------------- pages and stored values
 
 STUDIES = MEASURED.parent
 END = r"([-+]?\.\d{4})"
@@ -248,6 +301,21 @@ def rows_with_verdicts() -> Iterator[tuple[str, dict[str, str]]]:
             row = dict(zip(header, cells, strict=False))
             if "Verdict" in header and re.search(f"{END} to {END}", row["95% interval"]):
                 yield page.name, row
+
+
+def test_every_file_of_a_claim_has_a_setting() -> None:
+    declared = settings(MEASURED)
+    assert sorted(declared) == sorted({claim.file for claim in CLAIMS})
+    assert all(one.collection and one.model and one.training and one.machines for one in declared.values())
+
+
+@pytest.mark.parametrize("page", ["recommended", "roc"])
+def test_intervals_in_brackets_are_those_of_the_verdicts(
+    page: str, found: dict[tuple[str, str], list[Verdict]]
+) -> None:
+    intervals = re.findall(rf"\[{END}, {END}\]", (STUDIES / f"{page}.md").read_text(encoding="utf-8"))
+    assert len(intervals) > 20
+    assert [pair for pair in intervals if (ending(pair[0]), ending(pair[1])) not in found] == []
 
 
 ROWS = list(rows_with_verdicts())

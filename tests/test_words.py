@@ -203,6 +203,12 @@ def test_a_snippet_shows_the_part_of_the_query() -> None:
     assert len(shown) <= 70
     thai = snippet("ข้อความอื่นที่ไม่เกี่ยวข้อง " * 30 + THAI, "ดัชนีผกผัน", 80)
     assert "ดัชนีผกผันบันทึก" in thai
+    text = "Salt. " + "Nothing of interest is here. " * 20 + "Sea water holds salt. " + "The end. " * 20
+    shown = snippet(text, "salt in sea water", 100)
+    assert "Sea water holds salt." in shown
+    assert (shown[:4], shown[-4:], len(shown) <= 110) == ("... ", " ...", True)
+    assert snippet("short\n text", "absent") == "short text"
+    assert snippet("x" * 500, "absent", 100) == "x" * 100 + " ..."
 
 
 def test_words_of_the_query_are_marked_in_search_and_report() -> None:

@@ -15,7 +15,6 @@ from processes import Started
 
 from hybrid_cli import cluster
 from hybrid_cli.cluster import Workers
-from hybrid_cli.encoders import models
 from hybrid_cli.errors import HybridError, InputError, option_error
 
 LONG = 600
@@ -25,22 +24,6 @@ LONG = 600
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the processes import this file."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-
-
-@pytest.mark.parametrize(
-    ("devices", "message"),
-    [
-        (["0", "cuda:0"], {"code": "repeated-value", "option": "devices"}),
-        (["cpu", "1"], {"code": "conflicting-options", "option": "devices"}),
-    ],
-)
-def test_devices_that_cannot_share_the_work_are_refused(
-    monkeypatch: pytest.MonkeyPatch, devices: list[str], message: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(models, "pick_device", str)  # every device exists
-    assert models.pick_devices(["0", "1"]) == ["cuda:0", "cuda:1"]
-    with raises(**message):
-        models.pick_devices(devices)
 
 
 def children(process: int) -> set[int]:
