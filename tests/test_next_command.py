@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from command import Done, hybrid
+from command import Done, hybrid, refused
 from tiny_collection import write_lines
 
 
