@@ -23,7 +23,7 @@ from hybrid_cli.training import checkpoints, loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-STATIC = {"batch_size": 8, "dim": 4, "hard_candidates": 1, "sampled_candidates": 3, "dynamic_negatives": 2}
+STATIC = {"batch_size": 8, "dim": 4, "candidates": (1, 3), "dynamic_negatives": 2}
 TRAININGS: dict[str, tuple[Callable[..., Path], dict[str, Any]]] = {
     "codes that depend on the step": (train_dense, {"loss": "bpr"}),
     "validations": (train_dense, {"loss": "nll", "dev": "train.parquet", "eval_steps": 1}),
