@@ -29,7 +29,7 @@ os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 SLOW = [  # files that `make check` leaves out; the longest first
     "test_papers", "test_page", "test_cluster", "test_judging_page", "test_retriever", "test_server", "test_kill",
-    "test_memory", "test_lucene", "test_train_frozen", "test_report_page", "test_languages", "test_faiss_file",
+    "test_memory", "test_lucene", "test_train_frozen", "test_report_page", "test_languages", "test_external_vectors",
     "test_examples", "test_faq", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
     "test_train_dense", "test_taught", "test_killed", "test_object_store", "test_object_store_names",
     "test_index_updates", "test_update", "test_sparse", "test_sparse_changes",

@@ -7,9 +7,9 @@ from hybrid_cli.plugins import Registry
 from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report
 from hybrid_cli.settings.auto import Auto
 from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.composing import Compose, Update
 from hybrid_cli.settings.data import (
     READERS,
+    Perturb,
     PrepareBeir,
     PrepareDpr,
     PrepareFiles,
@@ -21,14 +21,18 @@ from hybrid_cli.settings.data import (
     Split,
 )
 from hybrid_cli.settings.dense import Combine, ConvertCheckpoint, Encode, Presets, VectorIndex
-from hybrid_cli.settings.fusion import ConcatRuns, Fuse
-from hybrid_cli.settings.mining import Label, MineNegatives
-from hybrid_cli.settings.perturb import Perturb
-from hybrid_cli.settings.reranking import Rerank, TrainReranker
+from hybrid_cli.settings.fusion import Compose, ConcatRuns, Fuse, Rerank, Serve, Update
 from hybrid_cli.settings.retrieval import IndexBm25, Search, SearchOptions
-from hybrid_cli.settings.serving import Serve
-from hybrid_cli.settings.sparse import TrainSparse
-from hybrid_cli.settings.training import DistillLite, Pretrain, TrainDense, TrainLambda
+from hybrid_cli.settings.training import (
+    DistillLite,
+    Label,
+    MineNegatives,
+    Pretrain,
+    TrainDense,
+    TrainLambda,
+    TrainReranker,
+    TrainSparse,
+)
 
 COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
     Auto,

@@ -1,4 +1,4 @@
-"""Settings of encoding, dense indexes and combinations of encoders."""
+"""Settings of encoders and of the indexes that they make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from hybrid_cli.encoders.options import CombineMode, Combining, Precision
+from hybrid_cli.encoders.options import CombineMode, Combining, Precision, SparseArchitecture
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
 from hybrid_cli.indexes.options import FLAT, VectorType
@@ -33,7 +33,6 @@ from hybrid_cli.settings.common import (
 from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 from hybrid_cli.settings.retrieval import RETRIEVAL, IndexBm25, SearchOptions
-from hybrid_cli.settings.sparse import SparseIndex
 
 INDEX, COMBINED, TUNING, COMPUTATION = "Index", "Two encoders", "Tuning", "Computation"
 IMPORTED = "Vectors of other tools"
@@ -88,6 +87,33 @@ class VectorIndex(Seeded, options.VectorIndex):
         approximate = "" if kind in ("flat", FLAT) else APPROXIMATE
         sampled = SAMPLED if kind and kind not in _UNTRAINED else ""
         return {**super().values(), "structure": structures, "exactness": approximate, "training": sampled}
+
+
+SPARSE = "Learned sparse index"
+OF_SPARSE = "a learned sparse encoder"  # fact about the encoder
+_WEIGHTED = when(input=TEXTS, models=ONE_MODEL, queries=None, split=None, from_vectors=None)
+_WEIGHTS = when(**_WEIGHTED.allowed, encoder=OF_SPARSE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseIndex(Settings):
+    """Options of `encode` with a sparse encoder.
+
+    Attributes:
+        quantization: Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of
+            weight 1 is counted that many times.
+        expansion: File of docid and text, such as queries of docT5query; the text is added to the document.
+        architecture: Read a plain checkpoint as a sparse encoder: `splade`: the whole vocabulary; `unicoil`: word
+            pieces of the text; `deepct`: its words; `sparterm`: gated.
+    """
+
+    option_panel = SPARSE
+
+    scopes = scope(_WEIGHTED, "architecture") + scope(_WEIGHTS, "quantization", "expansion")
+
+    architecture: SparseArchitecture | None = option(None, shown="the model's", recorded=False)
+    quantization: int | None = option(None, minimum=1, maximum=1 << 12, shown="128; 100 for `deepct`", recorded=False)
+    expansion: Path | None = option(None)
 
 
 _tuning_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))

@@ -1,4 +1,4 @@
-"""Settings of fusing runs, and of tuning a fusion."""
+"""Settings of fusions and retrievers: fuse, compose, update, rerank, serve."""
 
 from __future__ import annotations
 
@@ -7,10 +7,36 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hybrid_cli.encoders.options import Precision
+from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
-from hybrid_cli.settings.common import HITS, MEASURE, NameOrPath, OnDevice, Seeded, Threaded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, parsed_by, registered, scope, when
-from hybrid_cli.settings.retrieval import TUNING
+from hybrid_cli.passages import Group
+from hybrid_cli.settings.common import (
+    HITS,
+    MEASURE,
+    NameOrPath,
+    OnDevice,
+    Overwrites,
+    ReadsFiles,
+    Seeded,
+    Threaded,
+    Writes,
+)
+from hybrid_cli.settings.dense import Encode
+from hybrid_cli.settings.options import (
+    GIVEN,
+    REQUIRED,
+    argument,
+    inherited,
+    option,
+    parsed_by,
+    redeclare,
+    registered,
+    scope,
+    when,
+)
+from hybrid_cli.settings.retrieval import LEARNED, RETRIEVER, SINGLE_INDEX, TRANSFORMER_INDEX, TUNING, SearchOptions
+from hybrid_cli.settings.training import RERANKER, Pairs
 
 FUSION = "Fusion"
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
@@ -148,3 +174,274 @@ class ConcatRuns(Writes):
     runs: Sequence[Path] = argument(REQUIRED)
     _: KW_ONLY
     group: Literal["max"] | None = option(None)
+
+
+SCALE, RERANK = "Scale of the scores", "Reranking"
+
+
+@dataclass(frozen=True)
+class Compose(OnDevice, Threaded, Seeded, Writes):
+    """Compose indexes of one corpus into a retriever: one path that is searched, measured, served and shipped.
+
+    The retriever names its indexes and their fusion, and copies nothing. By default it sums exact scores, each in units
+    of its standard deviation over the collection: .3 for lexical indexes, .7 for dense ones. `--tune` chooses the
+    fusion on judged queries.
+
+    Attributes:
+        indexes: Lexical and dense indexes of one corpus.
+        method: Fusion method; see `hybrid fuse`.
+        weights: One weight per index, in order: `0.3,0.7`; without `--method`, of scores in units of their deviations;
+            or `@FILE` written by `fuse --tune`.
+        missing: A document that an index does not return; see `hybrid fuse`.
+        depth: Hits of each index that are fused.
+        reranker: Reranker of the first fused hits: a folder, or a Hugging Face id.
+        rerank_depth: Hits per query that the reranker rescores.
+        queries: Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.
+        split: Split of the collection in `--queries` or `--qrels`.
+        seed: Random seed of the sentences and folds.
+        tune: Search the queries of `--qrels`, and choose method and weights on them.
+        calibrate: Learn the probability of a hit from the queries of `--qrels`, for `search --min-probability`.
+        qrels: Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.
+        measure: Measure to maximize.
+    """
+
+    command = "compose"
+    panel = FUSION
+    examples = (
+        "hybrid compose out/bm25 out/dense --output out/retriever",
+        "hybrid compose out/bm25 out/dense --tune --qrels data/mine --split dev --output out/retriever",
+        "hybrid compose out/bm25 out/dense --tune --qrels judgments.tsv --output out/retriever",
+        "hybrid compose out/bm25 out/dense --weights @out/weights.json --output out/retriever",
+        "hybrid compose out/bm25 out/dense --calibrate --qrels data/mine --split dev --output out/retriever",
+    )
+
+    indexes: Sequence[Path] = argument(REQUIRED)
+    _: KW_ONLY
+    scopes = (
+        scope(when(method=GIVEN), "normalize", "missing")
+        + scope(when(reranker=GIVEN), "rerank_depth")
+        + scope((when(method=None, tune=False), when(tune=True), when(calibrate=True)), "queries")
+        + scope((when(tune=True), when(calibrate=True)), "qrels")
+        + scope(when(tune=True), "measure")
+        + scope((when(queries=GIVEN), when(qrels=GIVEN)), "split")
+    )
+
+    method: str | None = redeclare(
+        Fuse, "method", default=None, shown="the sum of exact scores in units of their deviations"
+    )
+    weights: str | Sequence[float] | None = option(
+        None, parse=str, shown="0.3 for lexical, 0.7 for dense indexes; else equal"
+    )
+    normalize: Normalization | None = redeclare(Fuse, "normalize")
+    rrf_k: float = redeclare(Fuse, "rrf_k", applies=when(method="rrf"))
+    missing: Missing | None = redeclare(Fuse, "missing", panel="")
+    depth: int = option(HITS, minimum=1)
+    group: Group | None = redeclare(SearchOptions, "group", applies=(), recorded=True)
+    reranker: str | None = option(None, panel=RERANK)
+    rerank_depth: int = option(50, panel=RERANK, minimum=1)
+    queries: Path | None = option(
+        None,
+        panel=SCALE,
+        shown="200 pieces of sentences of the documents; for `--qrels`, those of the indexed collection",
+    )
+    split: str | None = option(None, recorded=False)
+    seed: int = inherited()
+    tune: bool = option(False, panel=TUNING, excluded=(when(weights=GIVEN), when(method=GIVEN)))
+    calibrate: bool = option(False, panel=TUNING)
+    qrels: Path | None = option(None, panel=TUNING, needed=(when(tune=True), when(calibrate=True)))
+    machine: Path | None = redeclare(Fuse, "machine")
+    measure: str = option("nDCG@10", panel=TUNING, parse=MEASURE)
+
+    def check(self) -> None:
+        """Refuse an index that is listed twice."""
+        super().check()
+        if len(set(self.indexes)) < len(self.indexes):
+            raise option_error("indexes", self.indexes, "list each index once", code="repeated-value")
+
+
+@dataclass(frozen=True)
+class Update(OnDevice, Threaded, ReadsFiles):
+    """Bring a retriever or an index up to date with its documents: add, replace and delete what has changed.
+
+    Name all documents in their present state, or the changes alone: `--add` and `--remove`. Only new and changed
+    documents are analyzed and encoded, and the result equals one that is built from all documents at once.
+
+    Of a retriever, the documents are read as those of its collection were. New generations of collection and indexes
+    (`bm25.2`, `dense.2`) are written next to the old ones, and the retriever is switched last: open searches, and a
+    killed update, keep the old state. Weights and scales are kept.
+
+    A lexical (sharded or not), learned sparse or dense index is not changed: `--output` names the new index, which
+    shares unchanged files with it by hard links.
+
+    Attributes:
+        index: Retriever, the folder of `auto`, or an index.
+        documents: All documents in their present state: files or folders as for `prepare files`, or a collection.
+        add: Documents to add, or to replace by their ids: a collection or a corpus file; for a retriever, a collection,
+            or files as for `prepare files`.
+        remove: File with the ids of documents to delete, one per line.
+        output: Path of the new index.
+        dry_run: Print what has changed, and write nothing.
+        allow_shrink: Delete over half of the documents, if so many are gone.
+        prune: Remove earlier generations that no retriever next to this one names.
+        model: Encoder of a dense or learned sparse index; required if it has moved since indexing.
+    """
+
+    command = "update"
+    panel = FUSION
+    examples = (
+        "hybrid update out/mine docs/",
+        "hybrid update out/retriever docs.jsonl --prune",
+        "hybrid update out/retriever --add new.jsonl --remove retracted.txt",
+        "hybrid update out/bm25 --add data/new --remove retracted.txt --output out/bm25-2",
+    )
+
+    index: Path = argument(REQUIRED)
+    documents: Sequence[Path] = argument(())
+    _: KW_ONLY
+    scopes = (
+        scope(when(index_kind=RETRIEVER), "documents", "allow_shrink", "prune")
+        + scope(when(index_kind=SINGLE_INDEX), "output", "overwrite")
+        + scope(when(index_kind=("a dense index", LEARNED)), "model")
+        + scope(when(index_kind=(TRANSFORMER_INDEX, RETRIEVER)), "device")
+    )
+
+    add: Path | None = option(None)
+    remove: Path | None = option(None)
+    output: Path | None = option(None, "--output", "-o")
+    overwrite: bool = redeclare(Overwrites, "overwrite")
+    dry_run: bool = option(False, recorded=False)
+    allow_shrink: bool = option(False, recorded=False)
+    prune: bool = option(False, recorded=False)
+    model: str | None = option(None, recorded=False)
+
+    def check(self) -> None:
+        """Refuse a call without documents, and one with all documents and with changes."""
+        super().check()
+        if bool(self.documents) == (self.add is not None or self.remove is not None):
+            reason = "name all documents in their present state, or the changes by --add and --remove"
+            raise option_error("documents", None, reason, code="missing-option", others=("add", "remove"))
+
+
+JUDGING, SAFETY, PROGRAMS = "Judging", "Access", "Programs"
+
+
+@dataclass(frozen=True)
+class Serve(OnDevice, Threaded, ReadsFiles):
+    """Serve a page, an API and MCP tools on a retriever.
+
+    The page shows BM25, dense and hybrid hits side by side, explains every score, re-ranks while the weight is moved,
+    and collects judgments. It works offline. The server listens on this machine only; with another `--host`, it asks
+    for the token that is printed at the start.
+
+    Attributes:
+        retriever: Retriever, the folder of `auto`, or an index.
+        compare: Further retrievers, shown in columns next to it.
+        watch: Open the retriever again when it has changed, as after `hybrid update`.
+        collection: Collection with queries to judge and compare.
+        split: Split of the collection.
+        judgments: Journal of judgments (.jsonl), which the page and `hybrid judge` extend.
+        guidelines: Markdown file with rules for the people who judge.
+        measure: Measure of the page.
+        host: Address to listen on.
+        port: Port; 0 for a free one.
+        open: Open the page in the browser.
+        allow_host: Further names of this server in requests, as behind a proxy.
+        timeout: Seconds until a request ends without an answer.
+        access_log: File for a JSON line per request, without texts of queries.
+        log_queries: Log the texts of queries too.
+        mcp_stdio: Serve MCP tools on standard input and output in place of the page.
+        mcp_judge: Give MCP clients a tool that stores judgments.
+    """
+
+    command = "serve"
+    panel = FUSION
+    examples = (
+        "hybrid serve out/retriever",
+        "hybrid serve out/retriever --collection data/mine --split dev --judgments judgments.jsonl --open",
+        "hybrid serve out/retriever --compare out/other-retriever --port 8081",
+        "hybrid serve out/retriever --host 0.0.0.0 --allow-host search.example.org",
+        "hybrid serve out/retriever --mcp-stdio",
+    )
+
+    retriever: Path = argument(REQUIRED)
+    _: KW_ONLY
+    scopes = scope(when(judgments=GIVEN), "guidelines", "mcp_judge") + scope(when(access_log=GIVEN), "log_queries")
+
+    compare: Sequence[Path] = option((), metavar="RETRIEVER,...")
+    watch: bool = option(False)
+    collection: Path | None = option(None, panel=JUDGING, shown="that of the indexes")
+    split: str | None = option(None, panel=JUDGING)
+    judgments: Path | None = option(None, panel=JUDGING)
+    guidelines: Path | None = option(None, panel=JUDGING)
+    measure: str = option("nDCG@10", parse=MEASURE, panel=JUDGING)
+    host: str = option("127.0.0.1", panel=SAFETY)
+    port: int = option(8080, minimum=0, maximum=65535, panel=SAFETY)
+    open: bool = option(False)
+    allow_host: Sequence[str] = option((), panel=SAFETY, metavar="NAME,...")
+    timeout: float = option(30.0, above=0, panel=SAFETY)
+    access_log: Path | None = option(None, panel=SAFETY)
+    log_queries: bool = option(False, panel=SAFETY)
+    mcp_stdio: bool = option(False, panel=PROGRAMS)
+    mcp_judge: bool = option(False, panel=PROGRAMS)
+
+    def search_options(self) -> SearchOptions:
+        """Return the options of opening the retriever."""
+        return SearchOptions(device=self.device, threads=self.threads)
+
+
+A_RUN = "a run"  # fact about the input of `rerank`
+
+
+@dataclass(frozen=True)
+class Rerank(OnDevice, Threaded, Pairs, Writes):
+    """Rescore the top hits of a run with a reranker, or score training examples.
+
+    The rescored hits come first, in the order of their new scores; all other hits follow in their order, with lower
+    scores at their previous distances. Queries without text keep their order. An interrupted command resumes with the
+    first missing shard.
+
+    With several `--depth`, each pair is scored once, and the output is a folder with one run per depth, for `report
+    --reranked`.
+
+    All documents of training examples are scored, for `train-dense --distill`; with `--collection` and `--split`, or
+    `--queries`, those of these queries, and the others keep their scores.
+
+    Attributes:
+        run: A run (Parquet, TREC or MS MARCO), or training examples.
+        model: Reranker: a folder or a Hugging Face id; also a `CrossEncoder` of sentence-transformers.
+        depth: Hits that are rescored per query; several numbers write one run for each.
+        collection: Collection or corpus with the texts of the documents.
+        split: Split of the collection with the queries.
+        queries: Query file; overrides the path recorded in the run.
+        dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.
+        shard_size: Pairs per shard; an interruption loses at most one shard.
+        batch_tokens: Tokens per batch, padding included; changes scores by rounding only.
+    """
+
+    command = "rerank"
+    panel = FUSION
+    examples = (
+        "hybrid rerank out/bm25.parquet --model out/reranker --depth 100 --output out/reranked.parquet",
+        "hybrid rerank out/bm25.parquet --model out/reranker --depth 10,20,50,100,200,500,1000 --output out/by-depth",
+        "hybrid rerank out/train.parquet --model out/reranker --output out/scored.parquet",
+    )
+
+    run: Path = argument(REQUIRED)
+    _: KW_ONLY
+    scopes = (
+        scope(when(input=A_RUN), "depth") + scope(when(collection=GIVEN), "split") + scope(when(split=None), "queries")
+    )
+
+    model: str = option(REQUIRED, panel=RERANKER, recorded=False)
+    depth: Sequence[int] = option((100,), "--depth", "-k", minimum=1)
+    collection: Path | None = option(None, shown="the corpus recorded in the run")
+    split: str | None = option(None, recorded=False)
+    queries: Path | None = option(None)
+    dtype: Precision = redeclare(Encode, "dtype", applies=())
+    shard_size: int = redeclare(Encode, "shard_size", applies=())
+    batch_tokens: int | None = redeclare(Encode, "batch_tokens", shown="4096 on a CPU, 65536 on a GPU", applies=())
+
+    @property
+    def deepest(self) -> int:
+        """Return the largest number of rescored hits per query."""
+        return max(self.depth)

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts import Manifest, lineage
 from hybrid_cli.artifacts.belonging import belongs_together, check_systems
 from hybrid_cli.artifacts.indexes import corpora_of, group_of, manifests_of, model_input
 from hybrid_cli.artifacts.judged import judgments_of, queries_of_judgments
@@ -24,20 +24,24 @@ from hybrid_cli.artifacts.retrievers import (
     default_fusion,
     default_shares,
     named_indexes,
+    open_retriever,
     open_sides,
     refuse_shards,
 )
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.folds import Folds, random_folds
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
 from hybrid_cli.reporting.terminal import show_calibration
+from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold, calibrate, prior_of
+from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.workflows.calibration import judged_folds, learned
 
 _TRAININGS = ("train-dense", "distill-lite", "train-sparse", "train-lambda")
 _NOT_EVIDENCE = (
@@ -265,3 +269,48 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:
     console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each")
     if stored.calibration is not None:
         show_calibration(stored.calibration)
+
+
+def judged_folds(qrels: Path, seed: int) -> Folds:
+    """Return the folds of the judged queries that probabilities are learned from.
+
+    Raises:
+        InputError: too few judged queries.
+    """
+    judged = set(collections.read_qrels(qrels)["qid"])
+    if len(judged) < FOLDS:
+        problem = f"{qrels}: has {len(judged)} judged queries; --calibrate needs {FOLDS}"
+        raise InputError(problem, code="too-few-queries", path=qrels, value=len(judged), limit=FOLDS)
+    return random_folds(judged, FOLDS, seed)
+
+
+def learned(
+    settings: Compose, files: RetrieverFiles, queries: Path, qrels: Path, recipes: Sequence[FusionRecipe]
+) -> Calibration:
+    """Search the judged queries, and fit the probabilities of their hits.
+
+    Args:
+        settings: settings of `compose`.
+        files: the retriever, which need not be written yet.
+        queries: file of the judged queries.
+        qrels: file of the judgments.
+        recipes: for each fold of the judged queries, a fusion that was not tuned on it; none for an untuned fusion.
+
+    Raises:
+        InputError: see `retrieval.calibration.calibrate`.
+    """
+    judgments, folds = collections.read_qrels(qrels), judged_folds(qrels, settings.seed)
+    table = collections.read_queries(queries).select("qid", "text").join(judgments, on="qid", how="semi")
+    options = SearchOptions(threads=settings.threads, device=settings.device)
+    retriever = open_retriever(files, options)
+    hits = _searched(retriever, table)
+    if lineage.passage_length(qrels) is not None:
+        judgments = judgments_for(judgments, [(str(files.folder), hits["docid"].head(SEARCHED))])
+    by_fold = [_searched(replace(retriever, recipe=recipe), table) for recipe in recipes] or [hits] * len(folds)
+    kinds = ["lexical" if index[0].kind == Kind.LEXICAL_INDEX else "dense" for index in files.manifests]
+    parts = [Fold(*part) for part in zip(folds, by_fold, strict=True)]
+    return calibrate(hits, judgments, parts, list(retriever.sides), retriever.depth, prior_of(kinds), settings.seed)
+
+
+def _searched(retriever: Retriever, queries: pl.DataFrame) -> pl.DataFrame:
+    return pl.concat(retriever.runs(queries, SEARCHED))

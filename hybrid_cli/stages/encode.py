@@ -23,6 +23,7 @@ from hybrid_cli.indexes import shards as shards_module
 from hybrid_cli.indexes.auto import RECALL_SAMPLE, choose, measure_recall
 from hybrid_cli.indexes.construction import check_recipe
 from hybrid_cli.indexes.dense import IndexInfo, combine_vectors
+from hybrid_cli.indexes.external import read_external, rows_of, write_external
 from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.shards import (
     encode_texts,
@@ -38,31 +39,27 @@ from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.settings import Encode, VectorIndex
 from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_names
-from hybrid_cli.settings.dense import OF_STATIC, OF_TRANSFORMER
-from hybrid_cli.settings.sparse import OF_SPARSE
+from hybrid_cli.settings.dense import OF_SPARSE, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.storage.layout import INDEX_ENCODER
 from hybrid_cli.workflows.encoding import (
+    DEEPCT_B,
+    DEEPCT_K1,
     blocks_encoder,
+    build_matrix,
     check_encoder,
     check_indexes,
+    encode_documents,
     on_cluster,
     open_encoders,
+    open_sparse,
     precision,
+    quantization_steps,
     set_all_threads,
     source_of,
     texts_in,
     unread_share,
-)
-from hybrid_cli.workflows.external import read_external, rows_of, write_external
-from hybrid_cli.workflows.sparse_encoding import (
-    DEEPCT_B,
-    DEEPCT_K1,
-    build_matrix,
-    encode_documents,
-    open_sparse,
-    quantization_steps,
     weight_shard,
 )
 
@@ -262,7 +259,7 @@ def _import(settings: Encode, path: Path) -> Path:
         _check_recipe(settings, info.dim, info.vectors, output)
     with output.folder() as (work, counts):
         with console.progress("import", info.vectors, "vectors") as advance:
-            write_external(work, vectors, rows, wanted, settings, advance)
+            write_external(work, vectors, path, rows, wanted, settings, advance)
         counts |= _finish(settings, work, info, kind)
     what = "documents" if kind == Kind.DENSE_INDEX else "queries"
     console.note(f"encode: {output.path}: vectors of {info.vectors:,} {what} from {path}, {info.dim} dimensions")

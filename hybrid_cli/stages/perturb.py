@@ -21,7 +21,7 @@ from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Rewrite
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS
 from hybrid_cli.settings import Perturb
-from hybrid_cli.settings.perturb import facts_of
+from hybrid_cli.settings.data import facts_of
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 

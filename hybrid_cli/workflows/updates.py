@@ -295,7 +295,7 @@ def _merged_weights(settings: Update, change: Change, work: Path, total: int) ->
 
     The number of truncated documents is unknown where some were removed.
     """
-    from hybrid_cli.workflows.sparse_encoding import build_matrix, encode_documents, weight_shard
+    from hybrid_cli.workflows.encoding import build_matrix, encode_documents, weight_shard
 
     counts, options = change.manifest.counts, change.manifest.options
     if total:

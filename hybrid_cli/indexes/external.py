@@ -1,18 +1,21 @@
-"""Vectors that other tools computed: a NumPy file or a FAISS index, with the ids of its rows."""
+"""Vectors of other tools: `.npy` files and FAISS indexes, read, matched to ids, and stored as shards."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli import console
-from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.indexes.faiss_file import read_vectors
+from hybrid_cli.errors import InputError, option_error, path_error
+from hybrid_cli.indexes.faiss import check_metric, load_faiss, reason
+from hybrid_cli.indexes.options import Shards
 from hybrid_cli.indexes.shards import Advance, check_finite, shard_path, write_shard
 from hybrid_cli.inputs.files import opened, refuse_special, text_lines
-from hybrid_cli.settings import Encode
 
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"  # first bytes
 
@@ -24,7 +27,7 @@ def read_external(path: Path) -> tuple[np.ndarray, pl.Series | None]:
 
     Raises:
         InputError: not such a file, not two-dimensional floating-point numbers, no rows, or see
-            `faiss_file.read_vectors`.
+            `read_vectors`.
     """
     refuse_special(path)
     if not path.is_file():
@@ -104,31 +107,86 @@ def _positions(listed: pl.Series, source: Path, wanted: pl.Series, texts: Path) 
 
 
 def write_external(
-    folder: Path, vectors: np.ndarray, rows: np.ndarray, ids: pl.Series, settings: Encode, advance: Advance
+    folder: Path, vectors: np.ndarray, source: Path, rows: np.ndarray, ids: pl.Series, how: Shards, advance: Advance
 ) -> None:
     """Write vectors as shards, in the order of `ids`.
 
     Args:
         folder: folder of the shards.
         vectors: [n, d]
+        source: their file, for messages.
         rows: [n] row of each id.
         ids: [n]
-        settings: size of shards, type of the stored vectors.
+        how: size of shards, type of the stored vectors.
         advance: called with the number of written vectors.
 
     Raises:
         InputError: a vector of the file is not finite.
         HybridError: a vector is not finite in the type of the stored vectors.
     """
-    for number, begin in enumerate(range(0, len(ids), settings.shard_size)):
-        names = ids.slice(begin, settings.shard_size)
+    for number, begin in enumerate(range(0, len(ids), how.shard_size)):
+        names = ids.slice(begin, how.shard_size)
         given = vectors[rows[begin : begin + len(names)]]
         if not (finite := np.isfinite(given).all(1)).all():
             at = int(finite.argmin())
             problem = f"row {rows[begin + at] + 1:,} is not finite; correct it"
-            raise path_error(settings.from_vectors, problem, code="values-not-finite", id=names[at])
+            raise path_error(source, problem, code="values-not-finite", id=names[at])
         with np.errstate(over="ignore"):  # an overflow is infinite, which is refused
-            part = given.astype(settings.vector_dtype)
+            part = given.astype(how.vector_dtype)
         check_finite(part, names, "id", "remove it, or use --vector-dtype float32")
         write_shard(shard_path(folder, number), names.to_arrow(), part, truncated=0)
         advance(len(names))
+
+
+Ids = npt.NDArray[np.int64]
+_NUMBERED = ("IndexFlat", "IndexFlatIP", "IndexHNSWFlat")  # whose vectors are numbered from 0
+_READ = "flat, HNSW and IVF-flat indexes are read, also with ids (IDMap)"
+
+
+def read_vectors(path: Path) -> tuple[npt.NDArray[np.float32], Ids | None]:
+    """Return the vectors [n, d] of an index of inner products, and the ids [n] of its rows, ascending.
+
+    The ids are None, and the rows in the order of the ids, if these are the numbers from 0.
+
+    Raises:
+        InputError: not a FAISS index, another metric, an id twice, or an index of another kind.
+    """
+    faiss = load_faiss()
+    try:
+        index = faiss.read_index(os.fspath(path))
+        check_metric(index, "the index")
+        vectors, ids = _stored(index, path)
+    except InputError as error:
+        raise path_error(path, str(error).removeprefix(f"{path}: "), code=error.code) from None
+    except (RuntimeError, MemoryError) as error:
+        why = reason(error) if isinstance(error, RuntimeError) else "it needs more memory than there is"
+        raise path_error(path, f"no readable FAISS index ({why}); use .npy", code="faiss-unreadable") from None
+    if len(ids) != len(vectors):
+        raise path_error(path, f"has {len(vectors):,} vectors and {len(ids):,} ids; use .npy", code="faiss-damaged")
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    if len(twice := ids[1:][ids[1:] == ids[:-1]]):
+        raise path_error(path, f"has id {twice[0]} twice; keep one of the vectors", code="faiss-id-twice")
+    numbered = not len(ids) or (ids[0] == 0 and ids[-1] == len(ids) - 1)
+    return vectors[order], None if numbered else ids
+
+
+def _stored(index: Any, path: Path) -> tuple[npt.NDArray[np.float32], Ids]:
+    """Return vectors and ids in the order of the file."""
+    faiss = load_faiss()
+    name = type(index).__name__
+    if name in ("IndexIDMap", "IndexIDMap2"):
+        vectors, inner = _stored(faiss.downcast_index(index.index), path)
+        return vectors[np.argsort(inner)], faiss.vector_to_array(index.id_map)
+    if name in _NUMBERED:
+        return index.reconstruct_n(0, index.ntotal), np.arange(index.ntotal)
+    if name != "IndexIVFFlat":
+        raise path_error(path, f"is FAISS's {name}; {_READ}; use .npy", code="faiss-kind")
+    lists = faiss.downcast_InvertedLists(index.invlists)
+    parts, ids = [np.zeros((0, index.d), np.float32)], [np.zeros(0, np.int64)]
+    for number in range(lists.nlist):
+        if size := lists.list_size(number):  # those of an empty list are null pointers
+            codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.d * 4)
+            parts.append(codes.view(np.float32).reshape(size, index.d).copy())
+            ids.append(faiss.rev_swig_ptr(lists.get_ids(number), size).copy())
+    return np.concatenate(parts), np.concatenate(ids)

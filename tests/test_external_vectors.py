@@ -15,9 +15,8 @@ from command import hybrid, listing, raises, refused
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.indexes.faiss_file import read_vectors
+from hybrid_cli.indexes.external import read_external, read_vectors
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.workflows.external import read_external
 
 DIM, COUNT = 16, 300
 IP, L2 = faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2
