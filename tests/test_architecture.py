@@ -436,7 +436,7 @@ def test_input_files_are_opened_in_one_place() -> None:
         "inputs/files", "memory", "console", "collections/readers/text_files", "fusion/prior", "indexes/faiss",
         "lexical/jvm", "lexical/lucene", "lexical/word_rules", "perturbations/wordnet",
         "plugins", "reporting/colours", "reporting/page",
-        "server/pages", "server/app", "stages/serve",
+        "server/app", "stages/serve",
         "stages/doctor", "artifacts/output", "storage/disk", "artifacts/unfinished", "cli/streams",
             "workflows/machine_judging",  # the answer of a server
     }  # fmt: skip

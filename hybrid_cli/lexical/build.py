@@ -26,9 +26,8 @@ from hybrid_cli import storage
 from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import ENGLISH, STACKING, Analyzer
-from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.builder import Counted, PostingsBuilder, TermNumbers, count, numbers_of
 from hybrid_cli.lexical.impacts import Postings, save_array
-from hybrid_cli.lexical.numbering import Counted, TermNumbers, count, numbers_of
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.threads import ThreadPool

@@ -45,10 +45,9 @@ class BM25(BM25Options):
         """
         from hybrid_cli.lexical.analysis import STACKING
         from hybrid_cli.lexical.build import contents
-        from hybrid_cli.lexical.builder import PostingsBuilder
+        from hybrid_cli.lexical.builder import PostingsBuilder, count, numbers_of
         from hybrid_cli.lexical.impacts import Impacts
         from hybrid_cli.lexical.index import LexicalIndex
-        from hybrid_cli.lexical.numbering import count, numbers_of
 
         table = documents_table(documents)
         try:

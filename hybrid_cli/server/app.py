@@ -16,11 +16,13 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.server import answers, comparison, judging, pages
+from hybrid_cli.reporting.colours import style_sheet
+from hybrid_cli.server import answers, comparison, judging
 from hybrid_cli.server.security import LOOPBACK, Guard, Refused, error_response
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
@@ -41,7 +43,7 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
     """
     settings = state.settings
     routes: list[BaseRoute] = [
-        *pages.routes(),
+        *_page_routes(),
         *comparison.routes(state),
         Route("/api/info", _handler(state, _information)),
         Route("/api/search", _handler(state, _search), methods=["GET", "POST"]),
@@ -327,3 +329,18 @@ async def _on_refused(request: Request, error: Exception) -> Response:
 
 
 _HANDLERS: Mapping[Any, Any] = {HybridError: _on_error, HTTPException: _on_http, Refused: _on_refused}
+
+
+def _page_routes() -> list[BaseRoute]:
+    """Return the routes of `/` and `/static`; scripts of the report are served from the package of the report."""
+    page = files(__package__).joinpath("static/index.html").read_text("utf-8")
+    colours = style_sheet()
+
+    async def index(_: object) -> Response:
+        return HTMLResponse(page)
+
+    async def colour_variables(_: object) -> Response:
+        return Response(colours, media_type="text/css")
+
+    static = StaticFiles(packages=[(__package__, "static"), ("hybrid_cli.reporting", "static")])
+    return [Route("/", index), Route("/static/colours.css", colour_variables), Mount("/static", static)]
