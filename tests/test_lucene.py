@@ -28,9 +28,10 @@ from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import analyze, english, jvm, lucene
 from hybrid_cli.lexical.analysis import FEW_TEXTS, Analyzer, LazyAnalyzer
+from hybrid_cli.lexical.english_numbers import EnglishNumbers
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.index import ExpandedQueries
-from hybrid_cli.lexical.word_rules import EnglishNumbers, english_rules
+from hybrid_cli.lexical.word_rules import english_rules
 from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare

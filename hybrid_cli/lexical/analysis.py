@@ -134,7 +134,7 @@ class LazyAnalyzer:
         terms = self._few(texts)
         if terms is not None:
             return pa.array(list(chain.from_iterable(terms)), pa.string()), np.array([*map(len, terms)], np.int64)
-        from hybrid_cli.lexical.word_rules import EnglishNumbers
+        from hybrid_cli.lexical.english_numbers import EnglishNumbers
 
         numbers = EnglishNumbers()
         tokens, lengths = numbers.number(pa.array(texts, pa.large_string()))
