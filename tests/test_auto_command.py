@@ -240,10 +240,10 @@ def test_text_files_are_searched_by_passages_and_metadata_filters_the_hits(tmp_p
     found = collection.read_qrels(tmp_path / "out" / "pseudo" / "qrels.dev.parquet")
     assert found["qid"].is_unique().all(), "a passage is relevant to its own sentence"
     rows = [{"id": f"d{n}", "text": f"Page {n} is about the sea and salt.", "year": 2015 + n} for n in range(8)]
-    documents = write_lines(tmp_path / "docs.jsonl", *rows)
-    assert hybrid("auto", documents, "--metadata", "year", "--output", tmp_path / "dated").code == 0
-    words = ["--query", "salt of the sea", "--filter", "year >= 2020", "--format", "json"]
-    hits = json.loads(hybrid("search", "--index", tmp_path / "dated", *words).out)["hits"]
+    dated = write_lines(tmp_path / "docs.jsonl", *rows)
+    assert hybrid("auto", dated, "--metadata", "year", "--output", tmp_path / "dated").code == 0
+    asking = ["--query", "salt of the sea", "--filter", "year >= 2020", "--format", "json"]
+    hits = json.loads(hybrid("search", "--index", tmp_path / "dated", *asking).out)["hits"]
     assert {hit["docid"] for hit in hits} == {"d5", "d6", "d7"}
 
 

@@ -189,7 +189,8 @@ def test_a_span_gets_cls_and_sep_and_keeps_tokens_that_are_not_predicted(tokeniz
 def test_the_fraction_is_reached_and_never_exceeded(tokenizer: Any, span: Pieces, share: float) -> None:
     shares = [(masked(tokenizer, span, seed, share)[1] != IGNORED).sum() / len(span.ids) for seed in range(100)]
     assert max(shares) <= share
-    least = [masked(tokenizer, *pieces(tokenizer, [text]), 0)[1] for text in ("unsqueezed arrays", "[SEP] [UNK]")]
+    short = pieces(tokenizer, ["unsqueezed arrays", "[SEP] [UNK]"])
+    least = [masked(tokenizer, each, 0)[1] for each in short]
     assert [(labels != IGNORED).any() for labels in least] == [True, False], "at least one word, no special token"
     assert np.mean(shares) == pytest.approx(share, abs=0.01)
 

@@ -54,8 +54,8 @@ def test_artifacts_behind_a_link_find_their_inputs(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/run.parquet").symlink_to(tmp_path / "project/run.parquet")
     (tmp_path / "elsewhere/linked").symlink_to(tmp_path / "project")
-    for path in ("elsewhere/run.parquet", "elsewhere/linked/run.parquet"):
-        assert input_of(tmp_path / path, "index") == tmp_path / "project/index"
+    for name in ("elsewhere/run.parquet", "elsewhere/linked/run.parquet"):
+        assert input_of(tmp_path / name, "index") == tmp_path / "project/index"
     (tmp_path / "scratch/deep/runs").mkdir(parents=True)
     (tmp_path / "project/runs").symlink_to(tmp_path / "scratch/deep/runs")
     run = write_run(tmp_path / "project/runs/run.parquet", inputs={"index": tmp_path / "project/index"})

@@ -11,8 +11,8 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli.lexical.analysis import ENGLISH, Analyzer
-from hybrid_cli.lexical.impacts import Postings, positions_of_terms
 from hybrid_cli.lexical.english_numbers import EnglishNumbers, Ints, Longs
+from hybrid_cli.lexical.impacts import Postings, positions_of_terms
 from hybrid_cli.threads import ThreadPool
 
 
