@@ -18,8 +18,7 @@ import hybrid_cli
 
 ROOT = Path(hybrid_cli.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LAYERS = (
-    {"__main__"},
+LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
     {"cli"},
     {"stages"},
     {"adapters", "exports", "server"},
@@ -27,9 +26,8 @@ LAYERS = (
     {"artifacts"},
     {"settings"},
     # the application ends here, and the library begins
-    {"retrieval", "training"},
-    {"indexes", "perturbations"},
-    {"encoders", "evaluation"},
+    {"perturbations", "retrieval", "training"},
+    {"encoders", "evaluation", "indexes"},
     {"collections", "fusion", "lexical"},
     {"cluster", "runs"},
     {"console", "storage"},
@@ -43,7 +41,7 @@ LIMITS = {
     "commands": 38,
     "names of options": 240,
     "conditions": 212,
-    "layers": 15,
+    "layers": 13,
     "test lines": 43_000,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -210,7 +208,7 @@ def test_the_weight_does_not_grow() -> None:
 
 
 def test_every_module_has_a_layer() -> None:
-    assert {named(file).split("/")[0] for file in FILES} - {"__init__"} == set(LEVEL)
+    assert {named(file).split("/")[0] for file in FILES} - {"__init__", "__main__"} == set(LEVEL)
 
 
 def test_every_imported_module_exists() -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, storage
-from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.errors import DamageError, HybridError, path_error
 from hybrid_cli.indexes.options import Shards
 from hybrid_cli.storage import disk
@@ -139,7 +138,7 @@ def _read(path: Path, *columns: str) -> pa.Table:
 
 
 _AT_ONCE = 1024  # texts between two updates of the progress bar
-CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 16
+CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 1 << 16
 
 Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
 Advance: TypeAlias = Callable[[int], None]
@@ -241,7 +240,7 @@ def encode_texts(
     Args:
         folder: folder of the shards.
         texts: tables with the columns id, title, text.
-        encoded: encodes blocks, in order: `partial(map, block_encoder(...))`, or on other machines.
+        encoded: encodes blocks, in order: `partial(map, function)`, or on other machines.
         of_queries: the texts are queries, for messages.
         options: size of shards, type of the stored vectors.
         advance: called with the number of encoded texts.
@@ -259,27 +258,6 @@ def encode_texts(
 
     shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE, first)
     shards.encode(encoded, write, advance)
-
-
-def block_encoder(encoder: Encoder, of_queries: bool, batch_tokens: int | None) -> Callable[[Block], Encoded]:
-    """Return the function that encodes a block, as queries or as documents.
-
-    Args:
-        encoder: any encoder.
-        of_queries: encode the texts as queries, not as documents.
-        batch_tokens: tokens per batch; None for the default of the device.
-    """
-    tokens = batch_tokens or (CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
-
-    def encoded(block: Block) -> Encoded:
-        titles, texts = block
-        before = encoder.truncated
-        vectors = (
-            encoder.encode_queries(texts, tokens) if of_queries else encoder.encode_documents(titles, texts, tokens)
-        )
-        return vectors, encoder.truncated - before
-
-    return encoded
 
 
 def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) -> None:
@@ -338,18 +316,19 @@ def vector_blocks(folder: Path, size: int) -> Iterator[Vectors]:
         yield np.concatenate(waiting)
 
 
-def truncate_vectors(old: Path, folder: Path, encoder: Encoder, vector_dtype: str) -> None:
+def truncate_vectors(old: Path, folder: Path, dim: int, normalize: bool, vector_dtype: str) -> None:
     """Write the vectors of an index, truncated to their leading values.
 
     Args:
         old: folder of the index.
         folder: folder of the new shards.
-        encoder: encoder with the truncated length; its contract decides whether vectors are normalized.
+        dim: number of leading values.
+        normalize: scale the truncated vectors to length 1.
         vector_dtype: type of the stored vectors.
     """
     for number, (shard, vectors) in enumerate(zip(shards(old), read_shards(old), strict=True)):
-        values = vectors[:, : encoder.dim]
-        if encoder.describe().get("normalize"):
+        values = vectors[:, :dim]
+        if normalize:
             values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
         write_shard(
             shard_path(folder, number),

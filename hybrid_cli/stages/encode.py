@@ -306,7 +306,9 @@ def _rebuild(settings: Encode, old: Path, made: Manifest) -> Path:
         if length is None:
             link_vectors(old, work)
         else:
-            truncate_vectors(old, work, encoder, made.options["vector_dtype"])
+            truncate_vectors(
+                old, work, encoder.dim, bool(encoder.describe().get("normalize")), made.options["vector_dtype"]
+            )
         if (old / INDEX_ENCODER).is_dir():
             artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
         counts |= _finish(settings, work, info)

@@ -25,7 +25,7 @@ from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, k
 from hybrid_cli.encoders.models import open_encoder, pick_device, pick_devices, pick_dtype, resolve
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes.faiss import set_threads
-from hybrid_cli.indexes.shards import Advance, Block, D, Encoded, Texts, TextShards, block_encoder
+from hybrid_cli.indexes.shards import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, Advance, Block, D, Encoded, Texts, TextShards
 from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.builder import PostingsBuilder
 from hybrid_cli.lexical.impacts import Postings
@@ -204,6 +204,27 @@ def elsewhere(
     return partial(cluster.map_blocks, settings, partial(start, settings), devices=devices)
 
 
+def block_encoder(encoder: Encoder, of_queries: bool, batch_tokens: int | None) -> Callable[[Block], Encoded]:
+    """Return the function that encodes a block, as queries or as documents.
+
+    Args:
+        encoder: any encoder.
+        of_queries: encode the texts as queries, not as documents.
+        batch_tokens: tokens per batch; None for the default of the device.
+    """
+    tokens = batch_tokens or (CPU_BATCH_TOKENS if encoder.device.type == "cpu" else GPU_BATCH_TOKENS)
+
+    def encoded(block: Block) -> Encoded:
+        titles, texts = block
+        before = encoder.truncated
+        vectors = (
+            encoder.encode_queries(texts, tokens) if of_queries else encoder.encode_documents(titles, texts, tokens)
+        )
+        return vectors, encoder.truncated - before
+
+    return encoded
+
+
 def _start(of_queries: bool, resolved: dict[str, Any], settings: Encode, device: str) -> Callable[[Block], Encoded]:
     """Open the encoder in a process of its own."""
     set_all_threads(settings.threads)
@@ -212,7 +233,7 @@ def _start(of_queries: bool, resolved: dict[str, Any], settings: Encode, device:
 
 
 AT_ONCE = 256  # texts between two updates of the progress bar
-_CPU_BATCH_TOKENS, _GPU_BATCH_TOKENS = 1024, 1 << 14  # a token has a score for each term of the vocabulary
+_SPARSE_BATCH_TOKENS = 1024, 1 << 14  # on a CPU, on a GPU; a token has a score for each term of the vocabulary
 DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
 
 Weighted: TypeAlias = tuple[pa.Table, int]  # terms and weights of a block, and the number of truncated documents
@@ -292,7 +313,7 @@ def _start_sparse(resolved: dict[str, Any], settings: Encode, device: str) -> Ca
 
 def _block_weights(encoder: TermWeights, steps: int, batch_tokens: int | None) -> Callable[[Block], Weighted]:
     """Return the function that computes the weights of a block."""
-    tokens = batch_tokens or (_CPU_BATCH_TOKENS if encoder.device.type == "cpu" else _GPU_BATCH_TOKENS)
+    tokens = batch_tokens or _SPARSE_BATCH_TOKENS[encoder.device.type != "cpu"]
 
     def weighted(block: Block) -> Weighted:
         before = encoder.truncated

@@ -36,7 +36,6 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.shards import (
-    block_encoder,
     encode_texts,
     keep_vectors,
     progress,
@@ -56,6 +55,7 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.settings import Encode, Update, VectorIndex
 from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
+from hybrid_cli.workflows.encoding import block_encoder
 
 _STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)
 _DOCUMENTS_AT_ONCE = 8192
