@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
 
+from hybrid_cli.encoders.checkpoints.pickles import read_weights
 from hybrid_cli.encoders.contract import preset_fields
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -191,6 +192,18 @@ def test_a_file_that_needs_unpickling_is_refused_and_runs_nothing(tiny_bert: Pat
         convert_checkpoint(tmp_path / "a.ckpt", tmp_path / "out", base=str(tiny_bert))
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [({"state_dict": {"a": 1}}, "not-a-tensor"), ([1, 2], "no-weights"), (b"no pickle", "needs-unpickling")],
+)
+def test_a_file_without_weights_is_refused(content: Any, code: str, tmp_path: Path) -> None:
+    torch.save(content, file := tmp_path / "a.bin")
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    with raises(code):
+        read_weights(file)
 
 
 def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, tmp_path: Path) -> None:

@@ -168,6 +168,10 @@ def test_an_architecture_that_needs_code_of_its_own_is_refused(folder: Path) -> 
     assert (error.code, error.fields["value"]) == ("model-type-unknown", "own")
 
 
+def test_a_model_of_images_is_refused(folder: Path) -> None:
+    assert problem(lambda: TransformerEncoder.load(edit(folder, model_type="vit"))).code == "architecture-unsupported"
+
+
 def test_an_attribute_of_a_configuration_cannot_be_replaced(folder: Path) -> None:
     expected = TransformerEncoder.load(folder).encode_queries(["salt", "water"])
     edit(folder, attribute_map=["x"], sub_configs={"a": 1}, get_text_config=1, chunk_size_feed_forward=10**6)

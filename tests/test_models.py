@@ -107,6 +107,15 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(copy: Path) -> N
         TransformerEncoder.load(copy)
 
 
+@pytest.mark.parametrize("files", [["passage/config.json", "query/config.json"], ["model.safetensors"]])
+def test_a_folder_without_a_model_is_refused(tmp_path: Path, files: list[str]) -> None:
+    for name in files:
+        (tmp_path / "model" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "model" / name).write_text("{}")
+    with raises("model-without-config", path="model"):
+        TransformerEncoder.load(tmp_path / "model")
+
+
 def test_integer_weights_are_refused(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     name = "encoder.layer.0.attention.self.query.weight"

@@ -253,3 +253,9 @@ def test_weights_of_an_unknown_part_are_refused_by_name(tiny_bert: Path, tmp_pat
     save_file({**weights, foreign: torch.zeros(2)}, tmp_path / "model" / WEIGHTS, metadata={"format": "pt"})
     with raises("unknown-weights"):
         TransformerEncoder.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["ance", "dpr", "bge-m3", "gtr", "splade"])
+def test_a_preset_that_does_not_fit_the_checkpoint_is_refused(tiny_bert: Path, name: str) -> None:
+    with raises("other-preset", option="preset"):
+        preset_fields(name, tiny_bert)

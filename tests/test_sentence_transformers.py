@@ -24,7 +24,10 @@ from sentence_transformers.sentence_transformer.modules import CNN, LayerNorm, P
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from sparse_models import write_checkpoint
 from tiny_tokenizer import tiny_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.normalizers import BertNormalizer
 from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 from hybrid_cli.encoders.contract import LIBRARY, SPARSE, TRANSFORMER, kind_of
 from hybrid_cli.encoders.cross_encoder import load_reranker
@@ -63,9 +66,14 @@ def splade(mlm: Path, *pooling: Any) -> Any:
     return SparseModel(modules=[masked, SpladePooling(*pooling)], device="cpu", prompts=PROMPTS)
 
 
-def with_query_table(mlm: Path) -> Any:
+def with_query_table(mlm: Path, lower_case: bool = True) -> Any:
     torch.manual_seed(1)
     tokenizer = tiny_tokenizer()
+    if not lower_case:  # the plain class: BERT's restores its own normalizer on loading
+        rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        rules.normalizer = BertNormalizer(lowercase=False)
+        special = {name: getattr(tokenizer, name) for name in ("unk_token", "cls_token", "sep_token", "pad_token")}
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, **special)
     queries: list[Any] = [SparseStaticEmbedding(tokenizer, torch.rand(len(tokenizer)))]
     documents: list[Any] = [Transformer(str(mlm), transformer_task="fill-mask"), SpladePooling()]
     return SparseModel(modules=[Router.for_query_document(queries, documents)], device="cpu")
@@ -110,6 +118,7 @@ SPARSE_MODELS: dict[str, Build] = {
     "splade": lambda _, mlm: splade(mlm),
     "splade, sum of two logarithms": lambda _, mlm: splade(mlm, "sum", "log1p_relu"),
     "splade, table of queries": lambda _, mlm: with_query_table(mlm),
+    "splade, table of queries that keeps their case": lambda _, mlm: with_query_table(mlm, lower_case=False),
 }
 
 
