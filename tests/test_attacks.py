@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from hybrid_cli.draws import draw
 from hybrid_cli.perturbations import synonyms, wordnet
-from hybrid_cli.perturbations.attack import Attacked, Inputs, Rewrite
-from hybrid_cli.perturbations.attacks import ATTACKS, SETS
+from hybrid_cli.perturbations.attacks import ATTACKS, SETS, Attacked, Inputs, Rewrite
 from hybrid_cli.perturbations.edits import (
     CHARACTER_CHANGES,
     FUNCTION_WORDS,

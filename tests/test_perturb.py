@@ -15,8 +15,7 @@ from command import Notices, raises
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
 from hybrid_cli.perturbations import synonyms, wordnet
-from hybrid_cli.perturbations.attack import MissingResource
-from hybrid_cli.perturbations.attacks import ATTACKS
+from hybrid_cli.perturbations.attacks import ATTACKS, MissingResource
 from hybrid_cli.settings.retrieval import Engine
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb

@@ -1,18 +1,86 @@
-"""The registry of attacks. A new attack is a function and a line here, or in another package (docs/extending.md)."""
+"""Attacks on queries: their inputs and results, and their registry.
+
+A new attack is a function and a line here, or in another package (docs/extending.md).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from hybrid_cli.perturbations import edits, synonyms
-from hybrid_cli.perturbations.attack import Attack, Inputs, Rewrite, of_text
-from hybrid_cli.plugins import Registry
+from hybrid_cli.errors import HybridError
+from hybrid_cli.perturbations.options import Perturbation
+from hybrid_cli.plugins import Lazy, Registry
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Need = Literal["qrels", "corpus", "synonyms", "translation"]
 
 
-def _back_translation(inputs: Inputs) -> Rewrite:
-    from hybrid_cli.perturbations import translation  # torch and transformers, for this attack only
+class MissingResource(HybridError):
+    """Raised if a resource of an attack is not installed and no path is given; it has an exit code of its own."""
 
-    return translation.start(inputs)
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A rewritten query.
+
+    Attributes:
+        text: the new text.
+        counts: name -> number, with the same names for every query of an attack.
+    """
+
+    text: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of an attack.
+
+    Attributes:
+        queries: all queries, as returned by `read_queries`.
+        files: role -> path, for each role in `Attack.needs`.
+        options: how queries are perturbed.
+    """
+
+    queries: pl.DataFrame
+    files: Mapping[str, Path]
+    options: Perturbation
+
+
+Draw = Callable[[str], int]  # a number for a name; the only source of randomness of an attack
+Rewrite = Callable[[str, str, Draw], Attacked]  # qid, text
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack: a method that perturbs queries.
+
+    Attributes:
+        start: returns the function that rewrites each query.
+        needs: roles of the files that the attack reads besides the queries.
+        function: function whose docstring is the help of an attack of a plugin; None for `start`.
+    """
+
+    start: Callable[[Inputs], Rewrite]
+    needs: tuple[Need, ...] = ()
+    function: Callable[..., object] | None = None
+
+    @property
+    def documented(self) -> Callable[..., object]:
+        """The function whose docstring is the help."""
+        return self.function or self.start
+
+
+def of_text(change: Callable[[str, Draw], str]) -> Attack:
+    """Return an attack that reads only the text of a query."""
+    return Attack(lambda inputs: lambda qid, text, draw: Attacked(change(text, draw)), function=change)
 
 
 def as_attack(name: str, added: Any) -> Attack:
@@ -27,16 +95,18 @@ def as_attack(name: str, added: Any) -> Attack:
 
 
 _LITE = {
-    "char-swap": edits.of_words(lambda inputs: edits.swap_characters),
-    "word-deletion": edits.of_words(lambda inputs: edits.delete_word),
-    "synonym-replacement": edits.of_words(synonyms.replacement, needs=("synonyms",)),
-    "word-order-swap": edits.of_words(lambda inputs: edits.swap_words),
-    "synonym-insertion": edits.of_words(synonyms.insertion, needs=("synonyms",)),
-    "back-translation": Attack(_back_translation, ("translation",)),
+    "char-swap": "edits:CHARACTERS",
+    "word-deletion": "edits:DELETION",
+    "synonym-replacement": "synonyms:REPLACEMENT",
+    "word-order-swap": "edits:ORDER",
+    "synonym-insertion": "synonyms:INSERTION",
+    "back-translation": "translation:BACK",
 }
-_OTHERS = {
-    "shuffle": of_text(edits.shuffle),
-    "synonym-adversary": Attack(synonyms.adversary, ("qrels", "corpus", "synonyms")),
-}
+_OTHERS = {"shuffle": "edits:SHUFFLE", "synonym-adversary": "synonyms:ADVERSARY"}
 SETS = {"lite": tuple(_LITE), "all": (*_LITE, *_OTHERS)}
-ATTACKS: Registry[Attack] = Registry("perturbations", {**_LITE, **_OTHERS}, as_attack, SETS)
+ATTACKS: Registry[Attack] = Registry(
+    "perturbations",
+    {name: Lazy(f"hybrid_cli.perturbations.{home}") for name, home in (_LITE | _OTHERS).items()},
+    as_attack,
+    SETS,
+)

@@ -12,7 +12,7 @@ from string import ascii_letters
 
 import regex
 
-from hybrid_cli.perturbations.attack import Attack, Attacked, Draw, Inputs, Need, Rewrite
+from hybrid_cli.perturbations.attacks import Attack, Attacked, Draw, Inputs, Need, Rewrite, of_text
 from hybrid_cli.words import TERM, UNSPACED, characters, spans
 
 # Lucene removes only 33 of them. WordNet lists the others under words with the same spelling: helium for `he`, tin for
@@ -190,3 +190,9 @@ CHARACTER_CHANGES: dict[str, Callable[[Letters, int], Letters]] = {  # the names
     "deletion": _delete,
     "insertion": _insert,
 }
+
+
+CHARACTERS = of_words(lambda inputs: swap_characters)
+DELETION = of_words(lambda inputs: delete_word)
+ORDER = of_words(lambda inputs: swap_words)
+SHUFFLE = of_text(shuffle)

@@ -15,8 +15,8 @@ from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import text_files
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import LazyAnalyzer
-from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
-from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, unedited_positions
+from hybrid_cli.perturbations.attacks import Attack, Attacked, Draw, Inputs, Rewrite
+from hybrid_cli.perturbations.edits import FUNCTION_WORDS, WORD, Edit, Edits, is_stop_word, of_words, unedited_positions
 from hybrid_cli.perturbations.wordnet import WordNet, base_forms
 
 OWN = Path(__file__).with_name("synonyms.tsv")  # used where WordNet is not installed
@@ -49,9 +49,7 @@ class SynonymTable:
             given = (other.strip() for other in others)
             self._synonyms.setdefault(word.strip().lower(), []).extend(other for other in given if other)
         if not self._synonyms:
-            raise path_error(
-                path, "no synonyms; needs a word and its synonyms per line, separated by tabs", code="no-rows"
-            )
+            raise path_error(path, "needs a word and its synonyms per line, separated by tabs", code="no-rows")
 
     def synonyms(self, word: str) -> Sequence[str]:
         """Return the synonyms in the order of the table."""
@@ -128,6 +126,10 @@ def insertion(inputs: Inputs) -> Edit:
             edits[position] = f"{synonyms_of_word[draw('synonym') % len(synonyms_of_word)]} {words[position]}"
 
     return insert
+
+
+REPLACEMENT = of_words(replacement, needs=("synonyms",))
+INSERTION = of_words(insertion, needs=("synonyms",))
 
 
 # ----------------------------------------------------------------------------------------------------------- adversary
@@ -220,3 +222,6 @@ def replace_matches(
 def _is_new(synonym: Set[str], relevant: Set[str]) -> bool:
     """Test whether a synonym has terms, none of which occurs in a relevant document."""
     return bool(synonym) and synonym.isdisjoint(relevant)
+
+
+ADVERSARY = Attack(adversary, ("qrels", "corpus", "synonyms"))

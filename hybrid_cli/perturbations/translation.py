@@ -13,7 +13,7 @@ from hybrid_cli import console
 from hybrid_cli.encoders.loading import open_model, open_tokenizer, read_config, refuse_missing
 from hybrid_cli.encoders.models import pick_device
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, Rewrite
+from hybrid_cli.perturbations.attacks import Attack, Attacked, Draw, Inputs, Rewrite
 
 BEAMS = 4
 BATCH_SIZE = 32  # queries
@@ -42,6 +42,9 @@ def start(inputs: Inputs) -> Rewrite:
     return rewrite
 
 
+BACK = Attack(start, ("translation",))
+
+
 class Translator:
     """A sequence-to-sequence model of transformers with deterministic beam search.
 
@@ -54,9 +57,7 @@ class Translator:
         target = pick_device(device)
         self.device = "cpu" if target == "mps" else target  # mps has no double precision
         if not any(folder.glob("*.safetensors")):
-            raise path_error(
-                folder, "no model.safetensors; save it with transformers' save_pretrained", code="no-weights"
-            )
+            raise path_error(folder, "has no model.safetensors; save it in that format", code="no-weights")
         self.tokenizer: Any = open_tokenizer(folder)
         model, report = open_model(AutoModelForSeq2SeqLM, folder, read_config(folder))
         refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
@@ -66,9 +67,8 @@ class Translator:
         """Refuse a prefix without language code if the model translates to several languages."""
         codes = getattr(self.tokenizer, "supported_language_codes", ())
         if codes and not any(prefix.startswith(code) for code in codes):
-            raise option_error(
-                "translation_prefix", prefix, f"needs one of {', '.join(codes)}", code="unknown-choice", choices=codes
-            )
+            needed = f"needs one of {', '.join(codes)}"
+            raise option_error("translation_prefix", prefix, needed, code="unknown-choice", choices=codes)
 
     @torch.inference_mode()
     def translate(self, texts: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,21 +16,12 @@ from hybrid_cli.errors import path_error
 
 DEBIAN = Path("/usr/share/wordnet")
 _NLTK = ("corpora/wordnet", "corpora/wordnet.zip")
-HOW_TO_INSTALL = (
-    "`apt-get install wordnet-base` on Debian and Ubuntu, `python -m nltk.downloader wordnet` where nltk is installed, "
-    "or --wordnet PATH for a folder or zip file with index.noun, data.noun, ..."
-)
+HOW_TO_INSTALL = "apt-get install wordnet-base, python -m nltk.downloader wordnet, or --wordnet PATH"
 # Endings that morphy removes, and their replacements.
 _ENDINGS = {
     "noun": (
-        ("s", ""),
-        ("ses", "s"),
-        ("xes", "x"),
-        ("zes", "z"),
-        ("ches", "ch"),
-        ("shes", "sh"),
-        ("men", "man"),
-        ("ies", "y"),
+        *(("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z")),
+        *(("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y")),
     ),
     "verb": (("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
     "adj": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
@@ -73,13 +64,12 @@ def _database(path: Path) -> Path | zipfile.Path | None:
 
 def base_forms(word: str, known: Container[str]) -> list[str]:
     """Return the words of `known` of which `word` is a regular form, of any part of speech, and `word` itself."""
-    cut = [
-        word.removesuffix(ending) + instead
-        for endings in _ENDINGS.values()
-        for ending, instead in endings
-        if word.endswith(ending)
-    ]
+    cut = (form for endings in _ENDINGS.values() for form in _without_endings(word, endings))
     return [form for form in dict.fromkeys((word, *cut)) if form in known]
+
+
+def _without_endings(word: str, endings: Sequence[tuple[str, str]]) -> list[str]:
+    return [word.removesuffix(ending) + instead for ending, instead in endings if word.endswith(ending)]
 
 
 @dataclass(frozen=True)
@@ -99,8 +89,7 @@ class _PartOfSpeech:
 
     def bases(self, word: str) -> list[str]:
         """Return `word` and the lemmas of which it may be an inflected form."""
-        cut = [word.removesuffix(ending) + instead for ending, instead in self.endings if word.endswith(ending)]
-        forms = dict.fromkeys((word, *self.exceptions.get(word, cut)))
+        forms = dict.fromkeys((word, *self.exceptions.get(word, _without_endings(word, self.endings))))
         return [form for form in forms if form in self.index]
 
     def lemmas(self, base: str) -> Iterator[str]:
@@ -116,8 +105,7 @@ class WordNet:
 
     def __init__(self, path: Path):
         folder = _database(path)
-        if folder is None:
-            raise path_error(path, "does not contain WordNet", code="no-wordnet")
+        assert folder is not None
         self._parts = [_read(folder, name) for name in _ENDINGS]
 
     def synonyms(self, word: str) -> list[str]:

@@ -18,8 +18,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.perturbations import synonyms, wordnet
-from hybrid_cli.perturbations.attack import Attacked, Draw, Inputs, MissingResource, Rewrite
-from hybrid_cli.perturbations.attacks import ATTACKS, SETS
+from hybrid_cli.perturbations.attacks import ATTACKS, SETS, Attacked, Draw, Inputs, MissingResource, Rewrite
 from hybrid_cli.settings import Perturb
 from hybrid_cli.settings.data import facts_of
 from hybrid_cli.stages import stage

@@ -1,6 +1,6 @@
 """A perturbation."""
 
-from hybrid_cli.perturbations.attack import Draw
+from hybrid_cli.perturbations.attacks import Draw
 
 
 def shout(text: str, draw: Draw) -> str:
