@@ -15,7 +15,7 @@ from test_train_dense import PLAN, write_examples
 from trainings import weights
 
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.training import diagnostics
+from hybrid_cli.training.loop import recent_means
 from hybrid_cli.training.losses import LossInputs, margin, nll, residual_margin, with_distillation, with_prefixes
 
 
@@ -55,8 +55,8 @@ def test_the_progress_line_averages_the_last_ten_steps() -> None:
     curve = [
         (step, name, value) for step in range(1, 21) for name, value in (("nll", 9.0), ("active_share", step / 40))
     ]
-    assert diagnostics.line(curve) == "active 39%"
-    assert diagnostics.line([]) == ""
+    assert recent_means(curve) == "active 39%"
+    assert recent_means([]) == ""
 
 
 def test_the_probability_that_is_not_on_the_positive() -> None:

@@ -22,8 +22,8 @@ from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.storage import Kind
-from hybrid_cli.training import negatives
-from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
+from hybrid_cli.training import mining
+from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Tally
 from hybrid_cli.training.options import RANDOM, Source
 
 
@@ -227,22 +227,22 @@ def drawn(
     **limits: float,
 ) -> tuple[pl.DataFrame, Tally]:
     """Mine without a collection: all sources but `random` share one run; `limits` are those of `score_filters`."""
-    tally, judged = Tally(), negatives.pair_filters({"judged relevant": examples.select("qid", "docid")})
-    wanted = negatives.quotas(sources, examples, prob, seed)
+    tally, judged = Tally(), mining.pair_filters({"judged relevant": examples.select("qid", "docid")})
+    wanted = mining.quotas(sources, examples, prob, seed)
     pools = {}
     for source in wanted:
-        seeds = negatives.seeds(examples, seed, source)
+        seeds = mining.seeds_of(examples, seed, source)
         scores = examples.select("example", score=pl.lit(None, dtype=pl.Float32))
         if source == RANDOM:
-            found = negatives.from_corpus(corpus, examples, seeds, 64)
+            found = mining.from_corpus(corpus, examples, seeds, 64)
         else:
             run = run_of(examples, depth)
-            found = negatives.hits_of_examples(run, examples, skip_top, depth)
+            found = mining.hits_of_examples(run, examples, skip_top, depth)
             scores = examples.join(run, on=["qid", "docid"], how="left").select("example", "score")
-        filters = {**judged, **negatives.score_filters(scores, **limits)}
-        left = negatives.admissible(found, filters, source, tally)
-        pools[source] = negatives.in_drawing_order(left, seeds, 64)
-    return negatives.draw(pools, wanted, tally), tally
+        filters = {**judged, **mining.score_filters(scores, **limits)}
+        left = mining.admissible(found, filters, source, tally)
+        pools[source] = mining.in_drawing_order(left, seeds, 64)
+    return mining.draw(pools, wanted, tally), tally
 
 
 def as_sets(chosen: pl.DataFrame, examples: pl.DataFrame) -> dict[tuple[str, str], list[tuple[str, str]]]:
@@ -365,8 +365,8 @@ def test_a_relative_margin_is_below_a_negative_score_too() -> None:
         {"example": [0] * 3, "qid": ["q"] * 3, "docid": ["a", "b", "c"], "score": [-9.0, -11, -13]}
     )
     scores = pl.DataFrame({"example": [0], "score": [-10.0]})
-    filters = negatives.score_filters(scores, relative_margin=0.8)
-    left = negatives.admissible(candidates, filters, "dense", Tally())
+    filters = mining.score_filters(scores, relative_margin=0.8)
+    left = mining.admissible(candidates, filters, "dense", Tally())
     assert left["docid"].to_list() == ["c"], "the bound is -10 - 0.2 * 10 = -12"
 
 
@@ -378,8 +378,8 @@ def test_same_text_finds_copies_of_any_positive_of_the_query() -> None:
             "text": ["and\ttext", "and text", "title and text", "and texts"],
         }
     )
-    texts = corpus.select("docid", negatives.fold_columns("title", "text").hash().alias("hash"))
-    found = negatives.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
+    texts = corpus.select("docid", mining.fold_columns("title", "text").hash().alias("hash"))
+    found = mining.same_text(texts, pl.DataFrame({"qid": ["q1"], "docid": ["p"]}))
     assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}
 
 

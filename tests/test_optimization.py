@@ -13,9 +13,8 @@ from torch.nn import functional
 from transformers import AutoModel, BertConfig, LlamaConfig, PreTrainedConfig, T5Config, Trainer
 
 from hybrid_cli.errors import HybridError
-from hybrid_cli.training import dropout, loop
-from hybrid_cli.training.dropout import FastDropout
-from hybrid_cli.training.gradients import Share, backward
+from hybrid_cli.training import loop
+from hybrid_cli.training.gradients import FastDropout, Share, backward, dropout_mask
 from hybrid_cli.training.loop import Callback, Job, Validator, parameter_groups, train
 from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.options import Optimization
@@ -91,7 +90,7 @@ def attention(masked: Tensor | None, p: float) -> tuple[Tensor, Tensor]:
         scores += torch.zeros(masked.shape).masked_fill(~masked, -torch.inf) if masked.dtype == torch.bool else masked
     weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
     torch.manual_seed(3)
-    return found, torch.einsum("bhqk,bhkd->bhqd", weights * dropout.mask(weights, p), value)
+    return found, torch.einsum("bhqk,bhkd->bhqd", weights * dropout_mask(weights, p), value)
 
 
 def test_attention_weights_are_dropped_after_the_softmax() -> None:

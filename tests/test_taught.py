@@ -39,8 +39,7 @@ from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.losses import LossInputs, kl, margin_mse
 from hybrid_cli.training.options import Sampling
-from hybrid_cli.training.scoring import ScoredExamples
-from hybrid_cli.training.teachers import FrozenEncoder
+from hybrid_cli.training.teachers import FrozenEncoder, ScoredExamples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -339,8 +338,8 @@ import os, sys
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.stages import rerank, train_dense
 from hybrid_cli.training.loop import Trainer
-from hybrid_cli.workflows import teaching
-teaching.SHARD_PAIRS = 7
+from hybrid_cli.workflows import session
+session.SHARD_PAIRS = 7
 true, done = {at}, []
 def dying(*arguments):
     len(done) == 3 and os.kill(os.getpid(), 9)
@@ -364,7 +363,7 @@ def test_a_killed_call_resumes_with_the_same_bytes(
     made: Path, examples: Path, reranker: Path, tiny_bert: Path, tmp_path: Path, given: str, at: str, teacher: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hybrid_cli.workflows.teaching.SHARD_PAIRS", 7)
+    monkeypatch.setattr("hybrid_cli.workflows.session.SHARD_PAIRS", 7)
     trains, source = given == "training", made / "dense.parquet" if given == "run" else examples
     options: dict[str, Any] = {"model": str(reranker), "dtype": "fp32", "device": "cpu", "threads": 1, "shard_size": 4}
     if trains:

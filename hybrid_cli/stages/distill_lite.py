@@ -19,15 +19,14 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
-from hybrid_cli.training import diagnostics, losses
+from hybrid_cli.training import losses
 from hybrid_cli.training.batches import prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
-from hybrid_cli.training.loop import Job
+from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.start import load_start
 from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
-from hybrid_cli.workflows.session import Session, contract_changes, dev_validation
-from hybrid_cli.workflows.teaching import check_teacher
+from hybrid_cli.workflows.session import Session, check_teacher, contract_changes, dev_validation
 
 
 @stage(DistillLite)
@@ -89,7 +88,7 @@ def distill_lite(settings: DistillLite) -> Path:
         encoder = Pair(student, teacher) if settings.queries_only else student
         steps = session.steps(len(examples))
         validation = validator(encoder, dev_validation(settings, steps, fixed=settings.queries_only))
-        return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
+        return Job(learner, batches, steps, save, validation, HARDER)
 
     state = session.train(prepare)
     session.note(state, f"{student.dim} dimensions from {teacher.dim}", example=len(examples))

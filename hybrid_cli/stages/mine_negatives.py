@@ -22,8 +22,7 @@ from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.mining import Miner, Sources, pairs
-from hybrid_cli.training.negatives import REPLACEMENTS, SHORT, Tally
+from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Miner, Sources, Tally, pairs
 from hybrid_cli.training.options import RANDOM
 from hybrid_cli.workflows.retrievers import with_ranking
 

@@ -23,7 +23,7 @@ from hybrid_cli.runs import Run
 from hybrid_cli.settings import Rerank
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import SCHEMAS, Kind, layout
-from hybrid_cli.training.scoring import ScoredExamples
+from hybrid_cli.training.teachers import ScoredExamples
 
 
 @stage(Rerank)

@@ -27,18 +27,25 @@ from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
-from hybrid_cli.training import diagnostics, losses
+from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples, prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
-from hybrid_cli.training.loop import Job
+from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
 from hybrid_cli.training.start import load_start
 from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, MappedTexts, Scorer, ScorerWeight, Texts, mapped_texts
-from hybrid_cli.workflows.session import Session, contract_changes, dev_validation, start_contract
-from hybrid_cli.workflows.teaching import check_teacher, taught, teacher_input
+from hybrid_cli.workflows.session import (
+    Session,
+    check_teacher,
+    contract_changes,
+    dev_validation,
+    start_contract,
+    taught,
+    teacher_input,
+)
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
@@ -297,4 +304,4 @@ def _remedy(settings: TrainDense) -> str:
     """Return the advice for a training with hardly any loss."""
     dynamic = "" if settings.dynamic_negatives else ", pass --dynamic-negatives 1"
     raised = "--xi" if settings.applies("xi") else "--batch-size"
-    return f"{diagnostics.HARDER}{dynamic}, or raise {raised} or --temperature"
+    return f"{HARDER}{dynamic}, or raise {raised} or --temperature"

@@ -17,16 +17,15 @@ from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.encoders.sparse_towers import TableWeights
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
-from hybrid_cli.training import diagnostics, losses
+from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples, prefetch
 from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
 from hybrid_cli.training.dev_set import validator
-from hybrid_cli.training.loop import Job
+from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
 from hybrid_cli.training.start import prepare_start
-from hybrid_cli.workflows.session import Session, dev_validation
-from hybrid_cli.workflows.teaching import check_teacher, taught, teacher_input
+from hybrid_cli.workflows.session import Session, check_teacher, dev_validation, taught, teacher_input
 
 
 @stage(TrainSparse)
@@ -103,4 +102,4 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
         return prefetch(map(learner.prepare, sampled.batches(settings, done)))
 
     validation = validator(encoder, dev_validation(settings, steps, whole=False))
-    return Job(learner, batches, steps, save, validation, diagnostics.HARDER)
+    return Job(learner, batches, steps, save, validation, HARDER)

@@ -1,4 +1,9 @@
-"""The training loop of all training commands: steps, validations, the learning curve."""
+"""The training loop of all training commands: steps, validations, the learning curve.
+
+The curve shows a training that learns nothing: `active_share` is the share of triples with hinge loss, or the mean
+probability of the likelihood that is not on the positive: in both, the mean derivative of the loss with respect to the
+positive's score. Triples that already fulfil the margin have no gradient.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +25,59 @@ from hybrid_cli import console, storage
 from hybrid_cli.encoders.models import autocast
 from hybrid_cli.errors import HybridError
 from hybrid_cli.storage import Kind, layout
-from hybrid_cli.training import diagnostics, parallel
+from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import passes
 from hybrid_cli.training.checkpoints import State, load_best, load_checkpoint, save_best, save_checkpoint
-from hybrid_cli.training.dropout import FastDropout
+from hybrid_cli.training.gradients import FastDropout
 from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.options import Optimization
+
+FIRST_STEPS = 10
+RECENT_STEPS = 10
+FEW = 0.1
+HARDER = "mine harder negatives (a lower --depth, or --sources run:PATH of a dense run)"
+NAMES = {  # name in the learning curve -> name and format in the progress line
+    "active_share": ("active", ".0%"),
+    "mean_margin": ("margin", ".2f"),
+    "positive_similarity": ("positives", ".2f"),
+    "negative_similarity": ("negatives", ".2f"),
+    "positive_score": ("positives", ".2f"),  # of rerankers
+    "negative_score": ("negatives", ".2f"),
+}
+
+Curve = Sequence[tuple[int, str, float]]
+
+
+def recent_means(curve: Curve) -> str:
+    """Return the means of the last steps in one line: `active 34%, margin 0.97, positives 0.61, negatives 0.31`."""
+    values: dict[str, list[float]] = {name: [] for name in NAMES}
+    for step, name, value in reversed(curve):
+        if step <= curve[-1][0] - RECENT_STEPS:
+            break
+        if name in values:
+            values[name].append(value)
+    means = {name: sum(recent) / len(recent) for name, recent in values.items() if recent}
+    return ", ".join(f"{NAMES[name][0]} {mean:{NAMES[name][1]}}" for name, mean in means.items())
+
+
+def warn_of_little_loss(curve: Curve, remedy: str = "") -> None:
+    """Warn if the first steps have hardly any loss.
+
+    Args:
+        curve: step, name, value of all steps so far.
+        remedy: advice, in the imperative.
+    """
+    shares = [value for _, name, value in curve if name == "active_share"]
+    if shares and (mean := sum(shares) / len(shares)) < FEW:
+        console.warn(
+            f"active share {mean:.1%} in the first {len(shares)} steps: hardly any loss is left to learn from"
+            + (f"; {remedy}" if remedy else ""),
+            code="hardly-any-loss",
+            active_share=mean,
+            steps=len(shares),
+            remedy=remedy,
+        )
+
 
 VALIDATIONS = 10
 LOG_STEPS = 10  # steps whose values are read from a GPU at once: each read waits for the GPU
@@ -160,7 +212,7 @@ def train(job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[C
     with ExitStack() as ends:
         loop.resume(ends)
         stream = job.batches(loop.state.step * plan.accumulate)
-        line = partial(diagnostics.line, loop.state.curve)
+        line = partial(recent_means, loop.state.curve)
         with console.progress("train", job.steps, "steps", line, loop.state.step) as advance:
             for step in range(loop.state.step, job.steps):
                 loop.step(islice(stream, plan.accumulate), step)
@@ -205,14 +257,14 @@ class _Loop(Generic[Batch]):
         self.pending.append((step + 1, self.trainer.step(batches, step)))
         state.step = step + 1
         first = not parallel.rank()
-        checked = state.step == min(total, diagnostics.FIRST_STEPS)
+        checked = state.step == min(total, FIRST_STEPS)
         validated = self.validator and (state.step % self.every == 0 or state.step == total)
         epoch = per_epoch is not None and state.step % per_epoch == 0
         stored = state.step % self.plan.checkpoint_steps == 0
         if checked or validated or epoch or stored or state.step == total or state.step % self.log_steps == 0:
             self._read()
         if checked and first:
-            diagnostics.check(state.curve, self.job.remedy)
+            warn_of_little_loss(state.curve, self.job.remedy)
         if self.validator and validated:
             self._validate(self.validator)
         if epoch and per_epoch:

@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.storage import disk
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group
-from hybrid_cli.training.negatives import fold_columns
+from hybrid_cli.training.mining import fold_columns
 from hybrid_cli.training.options import Optimization
 from hybrid_cli.training.teachers import BLOCK_TEXTS, Scorer, ScorerWeight
 
