@@ -19,7 +19,7 @@ import polars as pl
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.evaluation.pools import pools
+from hybrid_cli.evaluation.retrieved import pools
 from hybrid_cli.evaluation.sequential import log_capital
 from hybrid_cli.runs import Run
 

@@ -23,7 +23,7 @@ import polars as pl
 from hybrid_cli import BM25, Dense, fuse, open_encoder
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.source import passages
-from hybrid_cli.evaluation.frames import evaluate_queries
+from hybrid_cli.evaluation.measures import evaluate_queries
 from hybrid_cli.evaluation.significance import bootstrap
 
 DOCUMENTS, QUERIES, SEED, DEPTH = 200, 300, 42, 1000

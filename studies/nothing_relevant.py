@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.folds import random_folds
-from hybrid_cli.evaluation.reliability import calibration_error, false_hits, reliability
+from hybrid_cli.reporting.studies import false_hits
 from hybrid_cli.retrieval.calibration import (
     FIRST,
     FOLDS,
@@ -34,9 +34,11 @@ from hybrid_cli.retrieval.calibration import (
     Calibration,
     Prior,
     calibrate,
+    calibration_error,
     feature_names,
     prior_of,
     random_parts,
+    reliability,
 )
 from hybrid_cli.stages.compose import compose
 

@@ -33,7 +33,7 @@ from hybrid_cli.collections.collection import corpus_path, document_count, queri
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.accuracy import answer_qrels, passages, with_answers
 from hybrid_cli.reporting import tables as reporting
-from hybrid_cli.reporting.aggregate import MACRO, MICRO, aggregate
+from hybrid_cli.reporting.studies import MACRO, MICRO, aggregate
 from hybrid_cli.reporting.tables import figure, with_sign
 from hybrid_cli.settings.analysis import Evaluate
 from hybrid_cli.stages.evaluate import evaluate
@@ -262,13 +262,13 @@ def part_cells(where: Collection, table: Table) -> Iterator[Cell]:
     measures = tuple(dict.fromkeys(measure for _, measure in map(str.split, table.columns)))
     frames = [pl.read_parquet(file, columns=["run"]) for file in files.values()]
     common = set.intersection(*(set(frame["run"]) for frame in frames)) & runs
-    found = aggregate(Evaluate([f"{part}={file}" for part, file in files.items()], measure=measures))
-    means = {(part, run, name): mean for name, part, run, mean in found.table.iter_rows()}
-    complete = len(found.parts) == table.parts
+    found = aggregate(Evaluate([f"{part}={file}" for part, file in files.items()], measure=measures)).content
+    means = {(row["collection"], row["run"], row["measure"]): row["mean"] for row in found["means"]}
+    complete = len(found["parts"]) == table.parts
     for row in (row for row in table.rows if row.run in common):
         for column in table.columns:
             part, measure = column.split()
-            queries = sum(found.queries.values()) if part in (MACRO, MICRO) else found.queries.get(part, 0)
+            queries = sum(found["queries"].values()) if part in (MACRO, MICRO) else found["queries"].get(part, 0)
             if complete if part in (MACRO, MICRO) else queries:
                 paths = tuple(file for name, file in files.items() if part in (MACRO, MICRO, name.split("/")[0]))
                 mean = means[part, row.run, measure]

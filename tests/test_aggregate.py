@@ -12,7 +12,7 @@ import pytest
 from command import Notices, hybrid
 
 from hybrid_cli import artifacts
-from hybrid_cli.reporting.aggregate import Aggregate
+from hybrid_cli.reporting.tables import Result
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.storage import Kind
 
@@ -42,14 +42,14 @@ def inputs(tmp_path: Path) -> list[str]:
 
 def test_parts_collections_and_queries_are_averaged(inputs: list[str]) -> None:
     found = evaluate(inputs, study="aggregate")
-    assert isinstance(found, Aggregate)
-    means = {(collection, run): mean for _, collection, run, mean in found.table.rows()}
+    assert isinstance(found, Result)
+    means = {(row["collection"], row["run"]): row["mean"] for row in found.content["means"]}
     assert means["a", "bm25"] == 0.5
     assert means["c", "bm25"] == pytest.approx((0.2 + 0.4) / 2)
     assert means["c", "dense"] == pytest.approx((1 + 0.2) / 2)
     assert means["macro", "bm25"] == pytest.approx((0.5 + 0.3) / 2)
     assert means["micro", "dense"] == pytest.approx((0.5 + 0.5 + 1 + 0.6) / 6)
-    assert (found.queries, found.parts) == ({"a": 2, "c": 4}, {"a": 1, "c": 2})
+    assert (found.content["queries"], found.content["parts"]) == ({"a": 2, "c": 4}, {"a": 1, "c": 2})
 
 
 def test_every_format_has_the_same_means(inputs: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -13,8 +14,8 @@ from command import hybrid, raises, refused
 from sklearn.metrics import roc_auc_score
 
 from hybrid_cli import runs
-from hybrid_cli.evaluation.reliability import area_under_roc, false_hits, risk_at_coverage
-from hybrid_cli.reporting.answerable import Answerable
+from hybrid_cli.reporting.studies import area_under_roc, false_hits, risk_at_coverage
+from hybrid_cli.reporting.tables import Result
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.evaluate import evaluate
@@ -78,18 +79,20 @@ def test_figures_by_hand(here: Path) -> None:
     found = evaluate(
         ["whole.trec", "cut.trec"], qrels=Path("qrels.tsv"), queries=Path("queries.tsv"), study="answerable"
     )
-    assert isinstance(found, Answerable)
-    assert (found.answerable, found.unanswerable, found.unjudged) == (4, 4, 2)
-    whole, cut = found.runs
+    assert isinstance(found, Result)
+    assert [found.content[name] for name in ("answerable", "unanswerable", "unjudged")] == [4, 4, 2]
+    whole, cut = (SimpleNamespace(**run) for run in found.content["runs"])
     assert (whole.confidence, whole.answered, whole.false_hits) == ("score", 1, 3 / 4)
-    assert whole.risks == pytest.approx([0, 2 / 4, 3 / 6, None, None, None])  # q1 q2 | x3 x5 | x6 q4 | x7: 8 queries
+    assert [*whole.risks.values()] == pytest.approx(
+        [0, 2 / 4, 3 / 6, None, None, None]
+    )  # q1 q2 | x3 x5 | x6 q4 | x7: 8 queries
     assert whole.risk_area == pytest.approx(np.mean([0, 0, 1 / 3, 2 / 4, 3 / 5, 3 / 6, 4 / 7]))
     scores = {"q1": 9, "q2": 8, "q3": 7, "q4": 3, "q5": 6, "q6": 5, "q7": 1, "q8": 0}
     expected = roc_auc_score([qid <= "q4" for qid in scores], list(scores.values()))
     assert whole.area_under_roc == pytest.approx(expected)
     assert whole.false_hits_at_kept == 2 / 4  # hits from 3, the lowest of four answers
     assert (cut.answered, cut.false_hits, cut.false_hits_at_kept) == (3 / 4, 2 / 4, 2 / 4)
-    assert cut.risks == pytest.approx([0, 2 / 4, None, None, None, None])
+    assert [*cut.risks.values()] == pytest.approx([0, 2 / 4, None, None, None, None])
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "latex"])
@@ -110,10 +113,10 @@ def test_all_queries_with_an_answer_have_risks_but_no_false_hits(here: Path) -> 
     Path("few.tsv").write_text("q1 0 a 1\nq2 0 a 1\nq3 0 a 1\n")
     Path("few.trec").write_text("q1 Q0 a 1 3 t\nq2 Q0 x 1 2 t\nq3 Q0 a 1 1 t\n")
     found = evaluate(["few.trec"], qrels=Path("few.tsv"), study="answerable")
-    assert isinstance(found, Answerable)
-    (run,) = found.runs
+    assert isinstance(found, Result)
+    (run,) = (SimpleNamespace(**run) for run in found.content["runs"])
     assert (run.area_under_roc, run.false_hits, run.false_hits_at_kept) == (None, None, None)
-    assert run.risks[-1] == pytest.approx(1 / 3)
+    assert run.risks["100"] == pytest.approx(1 / 3)
     assert hybrid("evaluate", "--qrels", "few.tsv", "few.trec", "--study", "answerable").code == 0
 
 
@@ -148,8 +151,8 @@ def test_runs_of_a_calibrated_retriever_have_probabilities_that_other_commands_i
     assert pl.read_parquet(run).columns == ["qid", "docid", "rank", "score", "probability"]
     assert runs.read_run(run).columns == ["qid", "docid", "rank", "score"]
     found = evaluate([data, run, plain], split="test", study="answerable")
-    assert isinstance(found, Answerable)
-    assert [first.confidence for first in found.runs] == ["probability", "score"]
+    assert isinstance(found, Result)
+    assert [first["confidence"] for first in found.content["runs"]] == ["probability", "score"]
     fused = fuse([run, plain], output=Path("fused.parquet"))
     assert pl.read_parquet(fused).columns == ["qid", "docid", "rank", "score"]
     export(run, form="trec", output=Path("run.trec"))

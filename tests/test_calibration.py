@@ -14,9 +14,16 @@ from command import Notices, hybrid, raises, refused
 
 from hybrid_cli import open_index, open_retriever, runs
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
-from hybrid_cli.evaluation.reliability import calibration_error, reliability
 from hybrid_cli.reporting.tables import figure
-from hybrid_cli.retrieval.calibration import Calibration, Prior, calibrate, prior_of, random_parts
+from hybrid_cli.retrieval.calibration import (
+    Calibration,
+    Prior,
+    calibrate,
+    calibration_error,
+    prior_of,
+    random_parts,
+    reliability,
+)
 from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode

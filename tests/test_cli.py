@@ -193,12 +193,12 @@ def test_usage_errors_are_one_line_and_exit_2(arguments: list[str], problem: str
 def test_a_bug_and_a_failed_allocation_are_reported_in_one_line_and_exit_1(
     judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    from hybrid_cli.reporting import summary
+    from hybrid_cli.reporting import tables
 
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(summary, "show_tables", fail)
+    monkeypatch.setattr(tables, "show", fail)
     command = ["evaluate", *judged, "--split", "test", "--quiet"]
     done = hybrid(*command)
     assert (done.code, done.out, done.err.strip().count("\n")) == (1, "", 0)

@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 from hybrid_cli.cli.app import app
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.complement import Complement, bar
-from hybrid_cli.reporting.summary import Summary, show_tables
-from hybrid_cli.reporting.summary import text as in_format
+from hybrid_cli.reporting.summary import Summary
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
     assert len(found["dense"] - found["bm25"]) == first.complement.sets[2].dense_only
     again = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measure=["P@1"], output=output)
     assert notices.says("up-to-date")
-    assert in_format(again, "json") == in_format(first, "json")
+    assert again.result().text("json") == first.result().text("json")
 
 
 def test_a_cutoff_deeper_than_a_run_is_noted(tiny: Path, paths: list[Path], notices: Notices) -> None:
@@ -175,22 +174,22 @@ def undefined(tiny: Path, tmp_path: Path) -> Summary:
 
 def test_an_undefined_ratio_is_explained(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = undefined(tiny, tmp_path)
-    cuts = json.loads(in_format(summary, "json"))["complement"]["cutoffs"]
+    cuts = json.loads(summary.result().text("json"))["complement"]["cutoffs"]
     assert [(cut["roc"], cut["mirror"]) for cut in cuts[:2]] == [(None, None), (None, 1.0)]
-    show_tables(summary)
-    for text in (capsys.readouterr().out, in_format(summary, "markdown")):
+    summary.result().show()
+    for text in (capsys.readouterr().out, summary.result().text("markdown")):
         assert not re.search(r"\bnan\b", text)
-    rows = {row["measure"]: row["mean"] for row in csv.DictReader(io.StringIO(in_format(summary, "csv")))}
+    rows = {row["measure"]: row["mean"] for row in csv.DictReader(io.StringIO(summary.result().text("csv")))}
     assert (rows["RoC@1"], rows["mirror@5"]) == ("", "1.0")
 
 
 def test_all_formats_have_the_same_figures(tiny: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     summary = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"))
-    content = json.loads(in_format(summary, "json"))["complement"]
+    content = json.loads(summary.result().text("json"))["complement"]
     assert content["cutoffs"][2]["roc"] == 1 / 3
     assert content["absent"]["bm25"] == 2
     assert content["changed"][0]["lists"]["clear"]["hits"][0]["docid"] == "hamlet"
-    rows = list(csv.DictReader(io.StringIO(in_format(summary, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(summary.result().text("csv"))))
     figures = {(row["run"], row["measure"]): row for row in rows}
     assert float(figures["dense vs bm25", "RoC@10"]["mean"]) == 1 / 3
     assert float(figures["dense vs bm25", "fail@10"]["mean"]) == 1 / 5
@@ -200,8 +199,8 @@ def test_all_formats_have_the_same_figures(tiny: Path, paths: list[Path], capsys
     assert figures["clear", "MRR@10 query by query"]["wins"] == "3"
     assert figures["dense", "MRR@10 | difficulty for bm25 | Hard"]["queries"] == "3"
     assert float(figures["clear", "above bm25 on Hard"]["mean"]) == 1
-    show_tables(summary)
-    for text in (" ".join(capsys.readouterr().out.split()), in_format(summary, "markdown")):
+    summary.result().show()
+    for text in (" ".join(capsys.readouterr().out.split()), summary.result().text("markdown")):
         assert all(each in text for each in ("(4% to 62%)", "what does the moon do to the oceans", "● 007", "1.000"))
 
 

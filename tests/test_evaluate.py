@@ -15,9 +15,8 @@ from command import Notices, hybrid, raises, refusal
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 
-from hybrid_cli.reporting.over_seeds import OverSeeds
-from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks
-from hybrid_cli.reporting.summary import text as in_format
+from hybrid_cli.reporting.studies import drops_of, systems_and_attacks
+from hybrid_cli.reporting.tables import Result
 from hybrid_cli.settings import PrepareBeir, PrepareFiles
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -153,8 +152,8 @@ def test_overlap_with_adds_a_measure(tiny: Path, paths: list[Path], tmp_path: Pa
     low, high = summary.ends["clear", "RBO"]
     assert low < summary.means["clear", "RBO"] < high
     assert pl.read_parquet(output).equals(summary.values)
-    assert "RBO: " in in_format(summary, "markdown")
-    assert json.loads(in_format(summary, "json"))["overlap_with"] == "bm25"
+    assert "RBO: " in summary.result().text("markdown")
+    assert json.loads(summary.result().text("json"))["overlap_with"] == "bm25"
     by_path = evaluate([tiny, *paths[1:]], **{**settings, "overlap_with": str(paths[0])})
     assert by_path.runs == ["dense", "clear"]
     assert by_path.means["clear", "RBO"] == summary.means["clear", "RBO"]
@@ -201,18 +200,18 @@ def big(tmp_path: Path) -> list[Path | str]:
 
 def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
     summary = evaluate(big(tmp_path), measure=["P@1", "Success@5"], baseline=["bad"])
-    content = json.loads(in_format(summary, "json"))
+    content = json.loads(summary.result().text("json"))
     assert content["runs"][0]["means"] == {"P@1": 1.0, "Success@5": 1.0}
     assert content["queries"] == {"P@1": 40, "Success@5": 40}
     compared = next(row for row in content["comparisons"] if row["run"] == "[none]")
     assert (compared["wins"], compared["losses"], compared["ties"]) == (0, 10, 30)
-    rows = list(csv.DictReader(io.StringIO(in_format(summary, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(summary.result().text("csv"))))
     assert len(rows) == 3 * 2
     flat = next(row for row in rows if row["run"] == "[none]" and row["measure"] == "P@1")
     assert float(flat["p_t_corrected"]) == compared["p_t_corrected"]
     assert (flat["missing"], flat["correction"], flat["baseline"]) == ("0", "holm", "bad")
     assert next(row for row in rows if row["run"] == "bad")["baseline"] == ""
-    markdown = in_format(summary, "markdown")
+    markdown = summary.result().text("markdown")
     low, high = content["runs"][1]["intervals"]["P@1"]
     assert low < content["runs"][1]["means"]["P@1"] == 1 / 4 < high
     assert (float(flat["low"]), float(flat["high"])) == tuple(content["runs"][2]["intervals"]["P@1"])
@@ -245,13 +244,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         for name, found in ANSWERED.items()
     ]
     return [qrels, *runs]
-
-
-def over_seeds(inputs: list[Path], **options: Any) -> OverSeeds:
-    measures = options.pop("measure", ["MRR@10", "Success@10"])
-    found = evaluate_stage(inputs, measure=measures, study="over-seeds", **options)
-    assert isinstance(found, OverSeeds)
-    return found
 
 
 def test_rows_have_mean_deviation_ratio_and_marks(inputs: list[Path]) -> None:
@@ -293,10 +285,10 @@ ATTACKED = {
 }  # fmt: skip
 
 
-def robustness(inputs: list[Path], **options: Any) -> Robustness:
+def robustness(inputs: list[Path], **options: Any) -> dict[str, Any]:
     found = evaluate_stage(inputs, study="robustness", **options)
-    assert isinstance(found, Robustness)
-    return found
+    assert isinstance(found, Result)
+    return {**found.content, "systems": {row["system"]: row["measures"] for row in found.content["systems"]}}
 
 
 @pytest.fixture(scope="module")
@@ -317,37 +309,40 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_a_drop_is_the_original_minus_the_mean_over_attacks(qrels: Path, attacked: list[Path]) -> None:
     found = robustness(attacked, qrels=qrels, measure=["R@1", "MRR@10"])
-    assert found.systems == ["bm25", "both"]
-    assert found.attacks == ["char-swap", "word-order-swap", "mine"]  # attacks of `perturb` first
-    assert found.means["bm25@char-swap", "R@1"] == 16 / 40
-    assert found.drops.means["bm25", "R@1"] == pytest.approx((32 - (16 + 32 + 24) / 3) / 40)
+    bm25, both = (found["systems"][system] for system in ("bm25", "both"))
+    assert found["attacks"] == ["char-swap", "word-order-swap", "mine"]  # attacks of `perturb` first
+    assert bm25["R@1"]["char-swap"] == 16 / 40
+    assert bm25["R@1"]["mean_drop"] == pytest.approx((32 - (16 + 32 + 24) / 3) / 40)
     short = write_run(attacked[0].parent / "bm25@few.parquet", {"q00": ["d"]})
-    assert robustness([attacked[0], short], qrels=qrels, measure=["R@1"]).missing == {"bm25@few": 39}
-    assert found.drops.means["both", "MRR@10"] == pytest.approx((36 - (34 + 36 + 35) / 3) / 40)
+    assert robustness([attacked[0], short], qrels=qrels, measure=["R@1"])["missing"] == {"bm25@few": 39}
+    assert both["MRR@10"]["mean_drop"] == pytest.approx((36 - (34 + 36 + 35) / 3) / 40)
 
 
 def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, attacked: list[Path]) -> None:
-    drops = robustness(attacked, qrels=qrels, measure=["R@1"]).drops
-    values = dict(drops.values.filter(run="bm25").select("qid", "value").iter_rows())
+    runs = evaluate(attacked[:4], qrels=qrels, measure=["R@1"])
+    values = dict(drops_of(runs.values, "bm25").select("qid", "value").iter_rows())
     assert values == pytest.approx(
         {f"q{n:02}": 0 if n < 16 else 1 / 3 if n < 24 else 2 / 3 if n < 32 else 0 for n in range(QUESTIONS)}
     )
-    low, high = drops.ends["bm25", "R@1"]
-    assert 0 < low < drops.means["bm25", "R@1"] < high < 0.4
+    drop = robustness(attacked, qrels=qrels, measure=["R@1"])["systems"]["bm25"]["R@1"]
+    low, high = drop["interval"]
+    assert 0 < low < drop["mean_drop"] < high < 0.4
 
 
 def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines(
     qrels: Path, attacked: list[Path]
 ) -> None:
     found = robustness(attacked, qrels=qrels, measure=["R@1"])
-    pairs = found.comparisons.select("run", "baseline", "wins", "losses").rows()
+    tests = found["against_original"]
+    pairs = [tuple(test[name] for name in ("run", "baseline", "wins", "losses")) for test in tests]
     assert pairs[0] == ("bm25@char-swap", "bm25", 0, 16)
     assert ("both@mine", "both", 0, 1) in pairs
     assert len(pairs) == 6
-    (drop,) = found.drops.comparisons.select("run", "baseline", "difference").rows()
-    assert drop == ("both", "bm25", pytest.approx((36 - 35 - (32 - 24)) / 40))
+    (drop,) = found["drops"]
+    assert (drop["run"], drop["baseline"]) == ("both", "bm25")
+    assert drop["difference"] == pytest.approx((36 - 35 - (32 - 24)) / 40)
     other = robustness(attacked, qrels=qrels, measure=["R@1"], baseline=["both"])
-    assert other.drops.comparisons["run"].to_list() == ["bm25"]
+    assert [test["run"] for test in other["drops"]] == ["bm25"]
 
 
 def test_incomplete_runs_are_refused() -> None:

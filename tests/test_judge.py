@@ -20,7 +20,7 @@ from hybrid_cli.collections.journal import SKIPPED
 from hybrid_cli.collections.judgments import FileJudgments, skipped_path
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_positions
-from hybrid_cli.evaluation.pools import pools
+from hybrid_cli.evaluation.retrieved import pools
 from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, prior_values, query_values, weight_range
 from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen

@@ -14,11 +14,11 @@ import pytest
 
 from hybrid_cli import console
 from hybrid_cli.cli import signals, streams
-from hybrid_cli.reporting import keyboard
+from hybrid_cli.reporting import judging
 
 
 def read_key() -> None:
-    with keyboard.keys(lambda: None) as key:
+    with judging.keys(lambda: None) as key:
         key()
 
 

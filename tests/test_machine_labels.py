@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,10 +13,10 @@ import pytest
 from command import Notices, hybrid, raises, refused
 from sklearn.metrics import cohen_kappa_score
 
-from hybrid_cli.evaluation.agreement import Agreement
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.prediction_powered import CorrectedMean
-from hybrid_cli.reporting.agreement import MachineLabels
+from hybrid_cli.reporting.agreement import Agreement
+from hybrid_cli.reporting.tables import Result
 from hybrid_cli.runs import open_run
 from hybrid_cli.stages.evaluate import evaluate
 
@@ -47,11 +49,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def evaluated(qrels: str = "human.tsv", machine: str = "machine.tsv") -> MachineLabels:
+def evaluated(qrels: str = "human.tsv", machine: str = "machine.tsv") -> dict[str, Any]:
     measures = ["nDCG@10", "MRR@10"]
     found = evaluate(["one.trec", "two.trec"], qrels=Path(qrels), machine=Path(machine), measure=measures)
-    assert isinstance(found, MachineLabels)
-    return found
+    assert isinstance(found, Result)
+    return dict(found.content)
 
 
 def frame(path: str) -> pl.DataFrame:
@@ -63,7 +65,7 @@ def frame(path: str) -> pl.DataFrame:
 
 def test_means_and_differences_are_corrected_query_by_query(here: Path) -> None:
     found = evaluated()
-    assert (found.queries, found.others) == (PEOPLE, QUERIES - PEOPLE)
+    assert (found["queries"], found["others"]) == (PEOPLE, QUERIES - PEOPLE)
     values = {
         (file, run): dict(
             evaluate_run(open_run(Path(f"{run}.trec")).table(), frame(file), ["nDCG@10"])
@@ -79,7 +81,7 @@ def test_means_and_differences_are_corrected_query_by_query(here: Path) -> None:
         return np.array([values[file, "two"][qid] - values[file, "one"][qid] for qid in qids])
 
     expected = CorrectedMean.of(of("human.tsv", both), of("machine.tsv", both), of("machine.tsv", rest))
-    rows = {(row["run"], row["baseline"], row["measure"]): row for row in found.csv_rows()}
+    rows = {(row["run"], row["baseline"], row["measure"]): row for row in found["estimates"]}
     row = rows["two", "one", "nDCG@10"]
     assert {name: row[name] for name in ("mean", "low", "high", "weight")} == pytest.approx(
         {name: expected.content()[name] for name in ("mean", "low", "high", "weight")}
@@ -91,15 +93,15 @@ def test_means_and_differences_are_corrected_query_by_query(here: Path) -> None:
 
 
 def test_agreement_is_that_of_scikit_learn(here: Path) -> None:
-    agreement = evaluated().agreement
+    agreement = SimpleNamespace(**evaluated()["agreement"])
     both = frame("human.tsv").join(frame("machine.tsv"), on=["qid", "docid"])
     first, second = both["relevance"], both["relevance_right"]
     assert agreement.kappa == pytest.approx(cohen_kappa_score(first, second))
     assert agreement.weighted_kappa == pytest.approx(cohen_kappa_score(first, second, weights="quadratic"))
     assert agreement.kappa_of_relevance == pytest.approx(cohen_kappa_score(first > 0, second > 0))
     assert (agreement.pairs, agreement.same) == (len(both), int((first == second).sum()))
-    assert agreement.confusion[1, 3] == int(((first == 1) & (second == 3)).sum())
-    assert agreement.grades == (0, 1, 2, 3)
+    assert agreement.confusion[1][3] == int(((first == 1) & (second == 3)).sum())
+    assert agreement.grades == [0, 1, 2, 3]
 
 
 def test_kappa_of_one_grade_or_no_pair_is_undefined() -> None:
@@ -126,8 +128,7 @@ def test_few_common_queries_give_no_correction(here: Path, notices: Notices) -> 
     write(Path("few.tsv"), {(qid, docid): grade for qid, docid, grade in people.iter_rows()})
     found = evaluated(qrels="few.tsv")
     assert notices.says("no-correction", queries=19, needed=20)
-    assert all(estimate.corrected is None for estimate in found.estimates)
-    assert found.csv_rows()[0]["mean"] is None
+    assert all(estimate["mean"] is None for estimate in found["estimates"])
     assert hybrid("evaluate", "--qrels", "few.tsv", "--machine", "machine.tsv", "one.trec").code == 0
 
 
@@ -135,15 +136,14 @@ def test_a_machine_that_gives_one_grade_leaves_the_means_of_people(here: Path, n
     write(Path("zero.tsv"), {(qid, docid): 0 for qid, docid, _ in frame("machine.tsv").iter_rows()}, "machine:m")
     found = evaluated(machine="zero.tsv")
     assert notices.says("one-grade", grade=0)
-    for estimate in found.estimates:
-        assert estimate.corrected is not None
-        assert (estimate.corrected.mean, estimate.corrected.weight) == (estimate.by_people, 0)
+    for estimate in found["estimates"]:
+        assert (estimate["mean"], estimate["weight"]) == (estimate["by_people"], 0)
 
 
 def test_queries_that_the_machine_did_not_judge_are_left_out(here: Path, notices: Notices) -> None:
     machine = frame("machine.tsv").filter(pl.col("qid") != "q3")
     write(Path("less.tsv"), {(qid, docid): grade for qid, docid, grade in machine.iter_rows()})
-    assert evaluated(machine="less.tsv").queries == PEOPLE - 1
+    assert evaluated(machine="less.tsv")["queries"] == PEOPLE - 1
     assert notices.says("queries-without-machine", queries=1)
 
 

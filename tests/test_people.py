@@ -10,7 +10,7 @@ import pytest
 from command import hybrid, refused
 
 from hybrid_cli.collections.collection import read_qrels
-from hybrid_cli.evaluation.agreement import conflicts
+from hybrid_cli.reporting.agreement import conflicts
 from hybrid_cli.stages.evaluate import evaluate
 
 
@@ -41,7 +41,7 @@ def test_agreement_of_two_people(people: list[str]) -> None:
     table = hybrid("evaluate", "--study", "agreement", *people)
     assert (table.code, "anna.tsv,ben.tsv" in table.out.replace("\n", "")) == (0, True)
     Path("cleo.tsv").write_text(Path("ben.tsv").read_text())
-    assert len(evaluate([*people, "cleo.tsv"], study="agreement").agreements) == 3  # type: ignore[union-attr]
+    assert len(evaluate([*people, "cleo.tsv"], study="agreement").content["agreements"]) == 3  # type: ignore[union-attr]
 
 
 def test_a_grade_that_one_person_lacks_is_no_conflict() -> None:

@@ -1,16 +1,190 @@
-"""The statistics of `gate`: whether the mean of a measure has dropped beyond a tolerance, and which drops show."""
+"""What `gate` compares: a baseline, a small JSON file with the values and first hits of every query, and drops."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
+import polars as pl
 
-from hybrid_cli.evaluation.significance import holm, sign_flip
+from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.evaluation.significance import ALPHA, holm, sign_flip
+from hybrid_cli.inputs.json_values import make_typed, read_object
+from hybrid_cli.storage import disk
+from hybrid_cli.storage.files import replacing
+from hybrid_cli.version import __version__
 
-ALPHA, POWER = 0.05, 0.8
+FORMAT = 1
+HITS = 10
+_DIGITS = 6  # of a value, so that lines stay short and equal runs have equal values
+
+
+class OtherQueries(InputError):
+    """A baseline of other queries or judgments; exit code 3."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class StoredQuery:
+    """One judged query.
+
+    Attributes:
+        values: one per measure.
+        hits: ids of the first documents.
+        judgments: hash of its judgments.
+        text: hash of its text; None if the text is unknown.
+    """
+
+    values: Sequence[float]
+    hits: Sequence[str]
+    judgments: str
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Measured values of a system.
+
+    Attributes:
+        measures: names.
+        system: settings of the system and fingerprints of its parts, by name.
+        queries: qid -> values, hits and hashes.
+        deviations: measure -> standard deviation of the differences when the baseline was last renewed.
+        format: version of the form of the file.
+        hybrid: version of hybrid that measured.
+    """
+
+    measures: Sequence[str]
+    system: Mapping[str, Any]
+    queries: Mapping[str, StoredQuery]
+    deviations: Mapping[str, float] = field(default_factory=dict)
+    format: int = FORMAT
+    hybrid: str = __version__
+
+    @classmethod
+    def of(
+        cls,
+        values: pl.DataFrame,
+        head: pl.DataFrame,
+        qrels: pl.DataFrame,
+        texts: Mapping[str, str],
+        system: Mapping[str, Any],
+    ) -> Self:
+        """Return the baseline of measured hits.
+
+        Args:
+            values: measure, qid, value: the same queries for every measure.
+            head: qid, docid, rank of the first hits.
+            qrels: qid, docid, relevance.
+            texts: qid -> text, where it is known.
+            system: see `Baseline`.
+        """
+        measures = values["measure"].unique(maintain_order=True).to_list()
+        rows = values.pivot(on="measure", index="qid", values="value").select("qid", *measures)
+        first = head.filter(pl.col("rank") <= HITS).sort("qid", "rank").group_by("qid").agg("docid")
+        hits = dict(first.iter_rows())
+        judged = qrels.sort("qid", "docid").group_by("qid").agg("docid", "relevance")
+        judgments = {qid: _hash([docids, grades]) for qid, docids, grades in judged.iter_rows()}
+        queries = {
+            qid: StoredQuery(
+                [round(value, _DIGITS) for value in numbers],
+                hits.get(qid, []),
+                judgments.get(qid, ""),
+                _hash(texts[qid]) if qid in texts else None,
+            )
+            for qid, *numbers in rows.iter_rows()
+        }
+        return cls(measures, system, queries)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a baseline.
+
+        Raises:
+            InputError: no file, no baseline, a damaged one, or one of a later version of hybrid.
+        """
+        content = read_object(path)
+        if isinstance(stored := content.get("format"), int) and stored > FORMAT:
+            raise path_error(
+                path, f"is a baseline of hybrid {content.get('hybrid')}; update hybrid", code="newer-format"
+            )
+        queries = content.get("queries")
+        baseline = make_typed(cls, {**content, "queries": {}} if isinstance(queries, dict) else content, path)
+        typed = {
+            qid: make_typed(StoredQuery, stored, f"{path}, query {qid}") for qid, stored in (queries or {}).items()
+        }
+        for qid, query in typed.items():
+            if len(query.values) != len(baseline.measures):
+                problem = (
+                    f"query {qid} has {len(query.values)} values of {len(baseline.measures)} measures; write it again"
+                )
+                raise path_error(path, problem, code="damaged", id=qid)
+        return cls(**{**vars(baseline), "queries": typed})
+
+    def write(self, path: Path) -> None:
+        """Write the baseline; a kill leaves the old file or the new one."""
+        first = ("format", "hybrid", "measures", "deviations", "system")
+        head = {name: getattr(self, name) for name in first}
+        rows = (f"  {_json(qid)}: {_json(asdict(self.queries[qid]))}" for qid in self.qids)
+        start = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
+        text = f'{start},\n "queries": {{\n' + ",\n".join(rows) + "\n }\n}\n"
+        with replacing(path) as scratch:
+            disk.write_text(scratch, text)
+
+    @property
+    def qids(self) -> list[str]:
+        """Return the ids of the queries, sorted."""
+        return sorted(self.queries)
+
+    def values(self, measures: Sequence[str]) -> np.ndarray:
+        """Return the values of some of its measures, [queries, measures], in the order of `qids`."""
+        columns = [list(self.measures).index(measure) for measure in measures]
+        return np.array([self.queries[qid].values for qid in self.qids], dtype=np.float64)[:, columns]
+
+    def differences(self, other: Baseline) -> dict[str, list[str]]:
+        """Return the ids of the queries in which another baseline was measured on something else, by the difference.
+
+        Keys: `queries added`, `queries removed`, `queries with another text`, `queries with other judgments`; those
+        without queries are left out.
+        """
+        common = [qid for qid in self.queries if qid in other.queries]
+        pairs = [(qid, self.queries[qid], other.queries[qid]) for qid in common]
+        differences = {
+            "queries added": [qid for qid in other.queries if qid not in self.queries],
+            "queries removed": [qid for qid in self.queries if qid not in other.queries],
+            "queries with another text": [
+                qid for qid, a, b in pairs if None not in (a.text, b.text) and a.text != b.text
+            ],
+            "queries with other judgments": [qid for qid, a, b in pairs if a.judgments != b.judgments],
+        }
+        return {name: qids for name, qids in differences.items() if qids}
+
+    def changed_settings(self, other: Baseline) -> Iterator[tuple[str, Any, Any]]:
+        """Yield name, value here and value in another baseline where the systems differ; None for no value."""
+        for name in dict.fromkeys([*self.system, *other.system]):
+            here, there = self.system.get(name), other.system.get(name)
+            if here != there:
+                yield name, here, there
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _hash(content: Any) -> str:
+    return hashlib.blake2b(_json(content).encode(), digest_size=4).hexdigest()
+
+
+# --------------------------------------------------------------------------------------------------------------- drops
+
+POWER = 0.8
 DEVIATION_OF_DIFFERENCES = 0.5  # relative to that of the values: less in 9 of the 12 pairs of studies/gate.md
 
 Origin = Literal["differences", "earlier differences", "values"]

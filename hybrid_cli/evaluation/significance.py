@@ -16,6 +16,8 @@ import polars as pl
 from hybrid_cli import draws
 from hybrid_cli.evaluation.options import Correction, Significance
 
+ALPHA, PERMUTATIONS = 0.05, 10_000
+RESAMPLES, CONFIDENCE = 1_000, 0.95
 DRAWS_AT_ONCE = 1 << 22  # entries of a matrix of random draws held in memory
 
 
@@ -39,7 +41,7 @@ def paired_t(differences: np.ndarray) -> np.ndarray:
 
 
 def sign_flip(
-    differences: np.ndarray, permutations: int = 10_000, seed: int = Significance.seed, greater: bool = False
+    differences: np.ndarray, permutations: int = PERMUTATIONS, seed: int = Significance.seed, greater: bool = False
 ) -> np.ndarray:
     """Return the p-values of the sign-flip permutation test: (1 + as extreme) / (1 + permutations).
 
@@ -97,7 +99,6 @@ def compare(
     baselines: list[str],
     *,
     correction: Correction = Significance.correction,
-    permutations: int = 10_000,
     seed: int = Significance.seed,
 ) -> pl.DataFrame:
     """Compare each run with each baseline. The comparisons of one measure are one family.
@@ -106,7 +107,7 @@ def compare(
         values: run, measure, qid, value; within a measure, all runs have the same queries.
         baselines: names of runs; two baselines are compared once.
         correction: correction of each family.
-        permutations, seed: see `sign_flip`.
+        seed: see `sign_flip`.
 
     Returns:
         measure, run, baseline, queries, difference (mean of run minus that of the baseline), wins, losses, ties,
@@ -114,7 +115,7 @@ def compare(
     """
     pairs = _pairs(values["run"].unique(maintain_order=True).to_list(), baselines)
     frames = [
-        _compare_measure(str(name), group, pairs, correction, permutations, seed)
+        _compare_measure(str(name), group, pairs, correction, seed)
         for (name,), group in values.group_by("measure", maintain_order=True)
     ]
     return pl.concat(frames) if frames else pl.DataFrame()
@@ -127,18 +128,13 @@ def _pairs(runs: list[str], baselines: list[str]) -> list[tuple[str, str]]:
 
 
 def _compare_measure(
-    measure: str,
-    values: pl.DataFrame,
-    pairs: list[tuple[str, str]],
-    correction: Correction,
-    permutations: int,
-    seed: int,
+    measure: str, values: pl.DataFrame, pairs: list[tuple[str, str]], correction: Correction, seed: int
 ) -> pl.DataFrame:
     wide = values.pivot(on="run", index="qid", values="value", maintain_order=True)
     differences = np.empty((len(wide), len(pairs)))
     for column, (run, baseline) in enumerate(pairs):
         differences[:, column] = (wide[run] - wide[baseline]).to_numpy()
-    p_t, p_permutation = paired_t(differences), sign_flip(differences, permutations, seed)
+    p_t, p_permutation = paired_t(differences), sign_flip(differences, seed=seed)
     return pl.DataFrame(
         {
             "measure": pl.Series([measure] * len(pairs), dtype=pl.String),
@@ -187,7 +183,9 @@ def bootstrap(
     return low, high
 
 
-def intervals(values: pl.DataFrame, *, resamples: int, confidence: float, seed: int) -> pl.DataFrame:
+def intervals(
+    values: pl.DataFrame, *, seed: int, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
+) -> pl.DataFrame:
     """Return the confidence interval of every mean.
 
     Args:

@@ -14,8 +14,7 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.evaluation.options import Significance
-from hybrid_cli.evaluation.significance import intervals
-from hybrid_cli.reporting.summary import CONFIDENCE, RESAMPLES
+from hybrid_cli.evaluation.significance import CONFIDENCE, intervals
 from hybrid_cli.storage import Kind
 
 CARD = "README.md"
@@ -117,7 +116,7 @@ def _origins(manifest: Manifest, role: str) -> Iterator[str]:
 
 def _measures(path: Path) -> str:
     values = pl.read_parquet(storage.check_table(path, Kind.MEASUREMENTS), glob=False)
-    means = intervals(values, resamples=RESAMPLES, confidence=CONFIDENCE, seed=Significance.seed)
+    means = intervals(values, seed=Significance.seed)
     rows = [
         (_escaped(run), _escaped(measure), f"{mean:.3f}", f"{low:.3f} to {high:.3f}")
         for run, measure, mean, low, high in means.iter_rows()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -14,95 +16,118 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.artifacts.judged import BothJudged
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.journal import Journal, Pair, is_journal
+from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.agreement import Agreement, conflicts
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES, CorrectedMean
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
-from hybrid_cli.reporting.tables import Table, figure, with_sign
+from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
 from hybrid_cli.runs.names import short_names
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement on the pairs that both sets grade.
+
+    Attributes:
+        grades: the different grades of both sets, ascending.
+        confusion: [first, second] number of pairs by their grades in both sets.
+        kappa: Cohen's kappa; None if undefined, as where both give every pair the same grade.
+        weighted_kappa: kappa with quadratic weights: near grades count as near.
+        kappa_of_relevance: kappa of relevant or not.
+    """
+
+    grades: tuple[int, ...]
+    confusion: np.ndarray
+    kappa: float | None
+    weighted_kappa: float | None
+    kappa_of_relevance: float | None
+
+    @classmethod
+    def of(cls, first: pl.DataFrame, second: pl.DataFrame, level: int = 1) -> Agreement:
+        """Compare two sets of judgments.
+
+        Args:
+            first, second: qid, docid, relevance.
+            level: lowest relevant grade.
+        """
+        both = first.join(second, on=["qid", "docid"], how="inner")
+        ours, theirs = both["relevance"].to_numpy(), both["relevance_right"].to_numpy()
+        grades = np.unique(np.concatenate([ours, theirs]))
+        confusion = np.zeros((len(grades), len(grades)), np.int64)
+        np.add.at(confusion, (np.searchsorted(grades, ours), np.searchsorted(grades, theirs)), 1)
+        return cls(
+            tuple(grades.tolist()),
+            confusion,
+            _kappa(ours, theirs),
+            _kappa(ours, theirs, "quadratic"),
+            _kappa(ours >= level, theirs >= level),
+        )
+
+    @property
+    def pairs(self) -> int:
+        """Return the number of pairs that both sets grade."""
+        return int(self.confusion.sum())
+
+    @property
+    def same(self) -> int:
+        """Return the number of pairs with equal grades."""
+        return int(np.trace(self.confusion))
+
+    @property
+    def kappas(self) -> tuple[float | None, ...]:
+        """Return kappa, weighted kappa, and kappa of relevance."""
+        return self.kappa, self.weighted_kappa, self.kappa_of_relevance
+
+    def figures(self) -> dict[str, Any]:
+        """Return the numbers of pairs and the kappas, by name."""
+        names = ("pairs", "same", "kappa", "weighted_kappa", "kappa_of_relevance")
+        return {name: getattr(self, name) for name in names}
+
+    def content(self) -> dict[str, Any]:
+        """Return all figures, for JSON."""
+        return {**self.figures(), "grades": list(self.grades), "confusion": self.confusion.tolist()}
+
+
+def conflicts(judgments: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Return the pairs of query and document to which people give different grades.
+
+    Args:
+        judgments: name of a person -> qid, docid, relevance.
+
+    Returns:
+        qid, docid, and the grade of each person (null without one), in the order of the first judgments of each pair.
+    """
+    key = ["qid", "docid"]
+    every = pl.concat([frame.select(key) for frame in judgments.values()]).unique(maintain_order=True)
+    for name, frame in judgments.items():
+        graded = frame.select(*key, pl.col("relevance").alias(name))
+        every = every.join(graded, on=key, how="left", maintain_order="left")
+    names = list(judgments)
+    return every.filter(pl.min_horizontal(names) < pl.max_horizontal(names))
+
+
+def _kappa(first: np.ndarray, second: np.ndarray, weights: str | None = None) -> float | None:
+    if not len(first):
+        return None
+    from sklearn.metrics import cohen_kappa_score  # slow to import
+
+    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
+        warnings.simplefilter("ignore")  # of a single grade, for which kappa is undefined
+        value = float(cohen_kappa_score(first, second, weights=weights))
+    return None if math.isnan(value) else value
+
+
+def _kappa_text(value: float | None) -> str:
+    return "undefined" if value is None else figure(value, 2)
+
 
 # --------------------------------------------------------------------------------------------------------------- people
 
 _SHOWN = 10  # conflicts in the text; JSON has all
 
 
-@dataclass(frozen=True)
-class PeopleAgreement:
-    """Agreement of every two people, and the pairs that they grade differently.
-
-    Attributes:
-        agreements: names of two people, and their agreement.
-        differing: qid, docid, and the grade of each person (null without one).
-        paths: the files of the judgments.
-    """
-
-    agreements: Sequence[tuple[str, str, Agreement]]
-    differing: pl.DataFrame
-    paths: Sequence[Path]
-
-    def tables(self, form: str) -> list[Table]:
-        """Return the agreements, the confusion of grades of two people, and the first conflicts."""
-        rows = [
-            [f"{first}, {second}", f"{found.pairs:,}", f"{found.same:,}", *map(_kappa, _kappas(found))]
-            for first, second, found in self.agreements
-        ]
-        tables = [Table(["people", "common", "equal", "kappa", "quadratic weights", "relevant or not"], rows)]
-        if len(self.agreements) == 1:
-            first, second, found = self.agreements[0]
-            counted = [
-                [f"{first} {grade}", *map(str, row)]
-                for grade, row in zip(found.grades, found.confusion.tolist(), strict=True)
-            ]
-            tables.append(Table(["grade", *(f"{second} {grade}" for grade in found.grades)], counted))
-        if len(self.differing):
-            shown = [["" if cell is None else str(cell) for cell in row] for row in self.differing.head(_SHOWN).rows()]
-            tables.append(Table(self.differing.columns, shown, left=2))
-        return tables
-
-    def legend(self) -> list[str]:
-        """Return the number of conflicts, and the command that settles them."""
-        if not len(self.differing):
-            return ["No conflicts."]
-        files, journal = ",".join(map(str, self.paths)), len(self.paths) == 1
-        return [
-            f"{console.counted(conflict=len(self.differing))}; to settle: hybrid judge COLLECTION --adjudicate {files} "
-            f"--output {files if journal else 'settled.tsv'}"
-        ]
-
-    def content(self) -> dict[str, Any]:
-        """Return all figures and conflicts, for JSON."""
-        return {
-            "agreements": [{"people": [a, b], **found.content()} for a, b, found in self.agreements],
-            "conflicts": self.differing.to_dicts(),
-        }
-
-    def csv_rows(self) -> list[dict[str, Any]]:
-        """Return one row per two people."""
-        return [
-            {
-                "first": a,
-                "second": b,
-                "pairs": found.pairs,
-                "same": found.same,
-                "kappa": found.kappa,
-                "weighted_kappa": found.weighted_kappa,
-                "kappa_of_relevance": found.kappa_of_relevance,
-            }
-            for a, b, found in self.agreements
-        ]
-
-
-def _kappas(found: Agreement) -> tuple[float | None, ...]:
-    return found.kappa, found.weighted_kappa, found.kappa_of_relevance
-
-
-def _kappa(value: float | None) -> str:
-    return "undefined" if value is None else figure(value, 2)
-
-
-def people_agreement(paths: Sequence[Path]) -> PeopleAgreement:
-    """Compare the judgments of two or more people.
+def people_agreement(paths: Sequence[Path]) -> Result:
+    """Compare the judgments of every two of several people, and list the pairs that they grade differently.
 
     Raises:
         InputError: fewer than two files, or people who graded no common hit.
@@ -112,7 +137,38 @@ def people_agreement(paths: Sequence[Path]) -> PeopleAgreement:
     if not any(found.pairs for *_, found in agreements):
         problem = "--study agreement: the people graded no common hit; let them judge the same queries"
         raise InputError(problem, code="no-common-judgments", option="study")
-    return PeopleAgreement(agreements, conflicts(judgments), paths)
+    differing = conflicts(judgments)
+    figures = [{"first": a, "second": b, **found.figures()} for a, b, found in agreements]
+    rows = [
+        [f"{a}, {b}", f"{found.pairs:,}", f"{found.same:,}", *map(_kappa_text, found.kappas)]
+        for a, b, found in agreements
+    ]
+    blocks: list[Table | str] = [
+        Table(["people", "common", "equal", "kappa", "quadratic weights", "relevant or not"], rows)
+    ]
+    if len(agreements) == 1:
+        blocks.append(_confusion_table(*agreements[0]))
+    if len(differing):
+        shown = [["" if cell is None else str(cell) for cell in row] for row in differing.head(_SHOWN).rows()]
+        blocks.append(Table(differing.columns, shown, left=2))
+    files = ",".join(map(str, paths))
+    blocks.append(
+        f"{console.counted(conflict=len(differing))}; to settle: hybrid judge COLLECTION --adjudicate {files} "
+        f"--output {files if len(paths) == 1 else 'settled.tsv'}"
+        if len(differing)
+        else "No conflicts."
+    )
+    listed = [{"people": [a, b], **found.content()} for a, b, found in agreements]
+    return Result(blocks, {"agreements": listed, "conflicts": differing.to_dicts()}, figures)
+
+
+def _confusion_table(first: str, second: str, found: Agreement) -> Table:
+    """Return the numbers of pairs by their two grades, and the share of equal ones."""
+    rows = [
+        [f"{first} {grade}", *map(str, row.tolist()), f"{row[number] / max(row.sum(), 1):.0%}"]
+        for number, (grade, row) in enumerate(zip(found.grades, found.confusion, strict=True))
+    ]
+    return Table(["grade", *(f"{second} {grade}" for grade in found.grades), "same"], rows)
 
 
 def judgments_of_people(paths: Sequence[Path]) -> Mapping[str, pl.DataFrame]:
@@ -125,8 +181,10 @@ def judgments_of_people(paths: Sequence[Path]) -> Mapping[str, pl.DataFrame]:
     found: dict[str, pl.DataFrame] = {}
     for name, path in zip(names, paths, strict=True):
         if is_journal(path):
-            journal = Journal(path)
-            found |= {rater: _frame(journal.graded(rater)) for rater in journal.people()}
+            journal, schema = Journal(path), {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
+            for rater in journal.people():
+                rows = [(*pair, grade) for pair, grade in journal.graded(rater).items()]
+                found[rater] = pl.DataFrame(rows, schema, orient="row")
         else:
             found[name] = collections.read_qrels(path)
     if len(set(paths)) < len(paths) or len(found) < 2:
@@ -135,123 +193,13 @@ def judgments_of_people(paths: Sequence[Path]) -> Mapping[str, pl.DataFrame]:
     return found
 
 
-def _frame(grades: Mapping[Pair, int]) -> pl.DataFrame:
-    rows = [(*pair, grade) for pair, grade in grades.items()]
-    return pl.DataFrame(rows, {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}, orient="row")
-
-
 # ------------------------------------------------------------------------------------------------------------ a machine
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The mean of a run, or of its difference from the baseline.
-
-    Attributes:
-        baseline: name of the run that is subtracted; empty for a mean.
-        by_people: mean over the queries judged by people and machine.
-        by_machine: mean of the machine over all its queries.
-        corrected: both together; None with fewer than `LEAST_QUERIES` queries judged by both.
-    """
-
-    run: str
-    baseline: str
-    measure: str
-    by_people: float
-    by_machine: float
-    corrected: CorrectedMean | None
-
-
-@dataclass(frozen=True)
-class MachineLabels:
-    """Agreement of people and machine, and corrected means.
-
-    Attributes:
-        agreement: people are first.
-        estimates: by measure; the means of all runs, then the differences from the first run.
-        queries: number of queries judged by people and machine.
-        others: number of queries judged by the machine alone.
-    """
-
-    agreement: Agreement
-    estimates: Sequence[Estimate]
-    queries: int
-    others: int
-
-    def tables(self, form: str) -> list[Table]:
-        """Return the confusion of grades, the means, and the differences of several runs."""
-        agreement = self.agreement
-        counted = [
-            [f"people {grade}", *map(str, row.tolist()), f"{row[number] / max(row.sum(), 1):.0%}"]
-            for number, (grade, row) in enumerate(zip(agreement.grades, agreement.confusion, strict=True))
-        ]
-        confusion = Table(["grade", *(f"machine {grade}" for grade in agreement.grades), "same"], counted)
-        columns = ["people alone", "machine alone", "corrected"]
-        means = [[e.run, e.measure, *_cells(e)] for e in self.estimates if not e.baseline]
-        differences = [[f"{e.run} - {e.baseline}", e.measure, *_cells(e)] for e in self.estimates if e.baseline]
-        tables = [confusion, Table(["run", "measure", *columns], means, left=2)]
-        return tables + ([Table(["difference", "measure", *columns], differences, left=2)] if differences else [])
-
-    def legend(self) -> list[str]:
-        """Return the lines below the tables."""
-        agreement = self.agreement
-        kappas = {
-            "kappa": agreement.kappa,
-            "quadratic weights": agreement.weighted_kappa,
-            "relevant or not": agreement.kappa_of_relevance,
-        }
-        shown = ", ".join(f"{name} {'undefined' if k is None else figure(k, 2)}" for name, k in kappas.items())
-        lines = [f"{agreement.same:,} of {agreement.pairs:,} common grades are equal; Cohen's {shown}."]
-        if self.queries < LEAST_QUERIES:
-            return lines
-        return [
-            *lines,
-            f"± half the width of the 95% interval. Corrected: prediction-powered mean of {self.queries:,} queries of "
-            f"people and {self.others:,} of the machine alone. It holds if the queries of people are a random sample.",
-        ]
-
-    def content(self) -> dict[str, Any]:
-        """Return all figures for JSON."""
-        return {
-            "agreement": self.agreement.content(),
-            "queries": self.queries,
-            "others": self.others,
-            "estimates": self.csv_rows(),
-        }
-
-    def csv_rows(self) -> list[dict[str, Any]]:
-        """Return one row per run or difference and measure."""
-        return [
-            {
-                "run": e.run,
-                "baseline": e.baseline,
-                "measure": e.measure,
-                "by_people": e.by_people,
-                "by_machine": e.by_machine,
-                **{name: e.corrected and e.corrected.content()[name] for name in _FIGURES},
-            }
-            for e in self.estimates
-        ]
-
 
 _FIGURES = ("mean", "low", "high", "people_low", "people_high", "weight")
 
 
-def _cells(estimate: Estimate) -> list[str]:
-    """Return the cells of people, machine and both."""
-    show = with_sign if estimate.baseline else figure
-    corrected = estimate.corrected
-    if corrected is None:
-        return [show(estimate.by_people, 3), show(estimate.by_machine, 3), "-"]
-    widths = [
-        f" ±{figure((high - low) / 2, 3)}"
-        for low, high in ((corrected.people_low, corrected.people_high), (corrected.low, corrected.high))
-    ]
-    return [show(estimate.by_people, 3) + widths[0], show(estimate.by_machine, 3), show(corrected.mean, 3) + widths[1]]
-
-
-def machine_labels(plan: EvaluationPlan, machine: Path) -> MachineLabels:
-    """Measure runs by the judgments of people and of a machine.
+def machine_labels(plan: EvaluationPlan, machine: Path) -> Result:
+    """Measure runs by the judgments of people and of a machine: means, and differences from the first run.
 
     Args:
         plan: runs and measures, with the judgments of people.
@@ -267,19 +215,32 @@ def machine_labels(plan: EvaluationPlan, machine: Path) -> MachineLabels:
     values = {"people": measure(plan)[0]}
     with console.quiet():
         values["machine"] = measure(replace(plan, qrels=machine, by_machine=True))[0]
+    first, *rest = plan.runs
+    pairs = [*((run, "") for run in plan.runs), *((run, first) for run in rest)]
     estimates = []
     for name in plan.columns:
         found = {rater: _by_run(frame, name) for rater, frame in values.items()}
-        first, *rest = plan.runs
-        for run, baseline in [(run, "") for run in plan.runs] + [(run, first) for run in rest]:
+        for run, baseline in pairs:
             ours, theirs, rest_of_machine = (
                 np.array([found[rater][run][qid] - (found[rater][baseline][qid] if baseline else 0) for qid in qids])
                 for rater, qids in (("people", both), ("machine", both), ("machine", others))
             )
             corrected = CorrectedMean.of(ours, theirs, rest_of_machine) if len(both) >= LEAST_QUERIES else None
-            whole = float(np.concatenate([theirs, rest_of_machine]).mean())
-            estimates.append(Estimate(run, baseline, name, float(ours.mean()), whole, corrected))
-    return MachineLabels(Agreement.of(of_both, judged.machine, plan.level), estimates, len(both), len(others))
+            row: dict[str, Any] = {"run": run, "baseline": baseline, "measure": name, "by_people": float(ours.mean())}
+            row["by_machine"] = float(np.concatenate([theirs, rest_of_machine]).mean())
+            estimates.append(row | {figure: corrected and getattr(corrected, figure) for figure in _FIGURES})
+    agreement = Agreement.of(of_both, judged.machine, plan.level)
+    counts = {"queries": len(both), "others": len(others)}
+    blocks = [_confusion_table("people", "machine", agreement), *_estimate_tables(estimates)]
+    kappas = zip(("kappa", "quadratic weights", "relevant or not"), agreement.kappas, strict=True)
+    shown = ", ".join(f"{name} {_kappa_text(value)}" for name, value in kappas)
+    legend = [f"{agreement.same:,} of {agreement.pairs:,} common grades are equal; Cohen's {shown}."]
+    if len(both) >= LEAST_QUERIES:
+        legend.append(
+            f"± half the width of the 95% interval. Corrected: prediction-powered mean of {len(both):,} queries of "
+            f"people and {len(others):,} of the machine alone. It holds if the queries of people are a random sample."
+        )
+    return Result([*blocks, *legend], {"agreement": agreement.content(), **counts, "estimates": estimates}, estimates)
 
 
 def _by_run(values: pl.DataFrame, name: str) -> dict[str, dict[str, float]]:
@@ -288,3 +249,19 @@ def _by_run(values: pl.DataFrame, name: str) -> dict[str, dict[str, float]]:
         str(run): dict(rows.select("qid", "value").iter_rows())
         for (run,), rows in values.filter(measure=name).group_by("run")
     }
+
+
+def _estimate_tables(estimates: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """Yield the means, and the differences of several runs: by people, by the machine, and corrected."""
+    for heading, shown in (("run", figure), ("difference", with_sign)):
+        rows = []
+        for each in estimates:
+            if bool(each["baseline"]) == (heading == "difference"):
+                name = f"{each['run']} - {each['baseline']}" if each["baseline"] else each["run"]
+                people, corrected = shown(each["by_people"], 3), "-"
+                if each["mean"] is not None:
+                    people += f" ±{figure((each['people_high'] - each['people_low']) / 2, 3)}"
+                    corrected = f"{shown(each['mean'], 3)} ±{figure((each['high'] - each['low']) / 2, 3)}"
+                rows.append([name, each["measure"], people, shown(each["by_machine"], 3), corrected])
+        if rows:
+            yield Table([heading, "measure", "people alone", "machine alone", "corrected"], rows, left=2)

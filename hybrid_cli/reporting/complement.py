@@ -6,18 +6,17 @@ They include the queries that a fused run hurts and helps most, with texts and t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, groupby, pairwise, zip_longest
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.belonging import check_common
 from hybrid_cli.collections import collection
-from hybrid_cli.console import styled
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy, buckets
 from hybrid_cli.evaluation.buckets import HARD, Buckets
@@ -34,16 +33,9 @@ from hybrid_cli.evaluation.complementarity import (
     tally,
 )
 from hybrid_cli.lexical.analysis import LazyAnalyzer
-from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth, text_files
-from hybrid_cli.reporting.snippets import cells
-from hybrid_cli.reporting.tables import Table, figure, markdown, markdown_table
+from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
 from hybrid_cli.settings.analysis import Comparison
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
 
 SHOWN_HITS = 3
 _TEXT_CHARACTERS = 200
@@ -199,7 +191,7 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
         depth=DEPTH,
         absent={name: len(first[name].join(head, on="qid", how="anti")) for name, head in heads.items()},
         contests=[
-            Contest(run, base, *contest(values, run, [base], measure))
+            contest(values, run, [base], measure)
             for run, base in (plan.pair, *((run, base) for run in others for base in plan.pair))
         ],
         changed=[
@@ -286,25 +278,40 @@ def _mean(values: pl.DataFrame, queries: pl.DataFrame) -> float:
     return float(joined["value"].fill_null(0.0).to_numpy().mean()) if len(joined) else 0.0
 
 
-def contest(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) -> tuple[int, int, int, float]:
-    """Return wins, ties and losses of a run against the best of others, and the mean difference."""
+def contest(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) -> Contest:
+    """Compare a run with the best of one or two others, query by query."""
     changed = changes(values, run, bases, measure)
-    return *tally(changed), float(changed["change"].to_numpy().mean())
+    return Contest(run, better_of(bases), *tally(changed), float(changed["change"].to_numpy().mean()))
 
 
-_BAR_CELLS, _BAR_LABEL = 72, 5
-_WIDEST = 120
-_MARKDOWN_CHARACTERS = 80
-_SHADES = ("█", "blue"), ("▒", "magenta"), ("░", "yellow"), ("·", "dim")
-_RELEVANT = "●"
-_HEADING = "### {}"  # in Markdown
+def better_of(runs: Sequence[str]) -> str:
+    """Return the name of a run, or `the better of A and B`."""
+    return runs[0] if len(runs) == 1 else f"the better of {' and '.join(runs)}"
+
+
+_BAR_CELLS = 60
+_GLYPHS = "█▒░·"
+RELEVANT = "●"
+_SETS = ("dense", "sparse", "dense_only", "sparse_only", "both", "fail")
 _PARTS = "dense_only", "sparse_only", "fail"  # of RoC
 
 
-# --------------------------------------------------------------------------------------------- machine-readable formats
+def result(complement: Complement) -> Result:
+    """Return the comparison in the form of every format."""
+    names = (f"{complement.dense} only", "both", f"{complement.sparse} only", "neither")
+    glyphs = [[str(cut.cutoff), "".join(map(str.__mul__, _GLYPHS, bar(cut, _BAR_CELLS)))] for cut in complement.sets]
+    key = "   ".join(f"{glyph} {name}" for glyph, name in zip(_GLYPHS, names, strict=True))
+    blocks = [
+        sets_table(complement),
+        Table(["k", key], glyphs, left=2),
+        contest_table(complement.contests, f"{complement.measure} per query"),
+        *(_group_table(complement, group, means) for group, means in complement.groups),
+        *_changed_tables(complement),
+    ]
+    return Result(blocks, _content(complement), list(_rows(complement)))
 
 
-def as_dict(complement: Complement) -> dict[str, Any]:
+def _content(complement: Complement) -> dict[str, Any]:
     """Return all figures for JSON; the ratio of an empty set is None."""
     cuts = [
         {
@@ -318,32 +325,27 @@ def as_dict(complement: Complement) -> dict[str, Any]:
         for cut, share in zip(complement.sets, complement.overlap, strict=True)
     ]
     groups = [{"name": group.name, "note": group.note, "means": means.to_dicts()} for group, means in complement.groups]
+    names = ("dense", "sparse", "measure", "rbo", "depth", "absent")
     return {
-        "dense": complement.dense,
-        "sparse": complement.sparse,
-        "measure": complement.measure,
+        **{name: getattr(complement, name) for name in names},
         "cutoffs": cuts,
-        "rbo": complement.rbo,
-        "depth": complement.depth,
-        "absent": dict(complement.absent),
         "contests": [asdict(contest) for contest in complement.contests],
         "changed": [asdict(changed) for changed in complement.changed],
         "buckets": groups,
-        "above_sparse_on_hard": dict(complement.above),
+        "above_sparse_on_hard": complement.above,
     }
 
 
-def csv_rows(complement: Complement) -> Iterator[dict[str, Any]]:
+def _rows(complement: Complement) -> Iterator[dict[str, Any]]:
     """Yield rows of the CSV: run, measure, mean (sizes of sets as fractions), queries (the denominator)."""
     pair = f"{complement.dense} vs {complement.sparse}"
     for cut, share in zip(complement.sets, complement.overlap, strict=True):
         yield _row(pair, f"RoC@{cut.cutoff}", cut.roc, cut.dense)
         yield _row(pair, f"mirror@{cut.cutoff}", cut.mirror, cut.sparse)
-        counts = asdict(cut)
-        for name in ("dense", "sparse", "dense_only", "both", "sparse_only", "fail"):
-            low, high = map(repr, cut.interval(counts[name]))
-            row = _row(pair, f"{name}@{cut.cutoff}", counts[name] / max(cut.queries, 1), cut.queries)
-            yield row | ({"low": low, "high": high} if name in _PARTS else {})
+        for name in _SETS:
+            count = getattr(cut, name)
+            row = _row(pair, f"{name}@{cut.cutoff}", count / max(cut.queries, 1), cut.queries)
+            yield row | (dict(zip(("low", "high"), cut.interval(count), strict=True)) if name in _PARTS else {})
         yield _row(pair, f"oracle@{cut.cutoff}", cut.oracle, cut.queries)
         yield _row(pair, f"overlap@{cut.cutoff}", share, cut.queries)
     queries = complement.sets[0].queries
@@ -359,66 +361,48 @@ def csv_rows(complement: Complement) -> Iterator[dict[str, Any]]:
 
 
 def _row(run: str, measure: str, value: float, queries: int) -> dict[str, Any]:
-    return {"run": run, "measure": measure, "mean": "" if math.isnan(value) else repr(value), "queries": queries}
+    return {"run": run, "measure": measure, "mean": None if math.isnan(value) else value, "queries": queries}
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
 
 
-def blocks(complement: Complement) -> Iterator[Table]:
-    """Yield the tables of the comparison."""
-    yield _ratios_block(complement)
-    yield _sets_block(complement)
-    columns = ["run", "against", "wins", "ties", "losses", "difference"]
-    rows = [
-        [
-            contest.run,
-            contest.base,
-            *(f"{n:,}" for n in (contest.wins, contest.ties, contest.losses)),
-            figure(contest.difference),
-        ]
-        for contest in complement.contests
-    ]
-    yield Table(columns, rows, f"{complement.measure} per query", stacked=True)
-    for group, means in complement.groups:
-        yield _group_block(complement, group, means)
-
-
-def _ratios_block(complement: Complement) -> Table:
-    dense, sparse, cuts = complement.dense, complement.sparse, complement.sets
-    rows = [
-        [str(cut.cutoff), ratio_text(cut.roc), ratio_text(cut.mirror), figure(cut.oracle, 3), figure(common, 3)]
-        for cut, common in zip(cuts, complement.overlap, strict=True)
-    ]
-    notes = [
-        f"D (S): queries with a relevant document in the top k of {dense} ({sparse}).",
-        "RoC(D;S) = D only / D; oracle = D or S; overlap: mean fraction of common documents in the top k; "
-        f"rank-biased overlap: {figure(complement.rbo, 3)}.",
-    ]
-    notes += [f"RoC(D;S) at {cut.cutoff} is undefined: D is empty." for cut in cuts if not cut.dense]
-    notes += [f"RoC(S;D) at {cut.cutoff} is undefined: S is empty." for cut in cuts if not cut.sparse]
-    columns = ["k", "RoC(D;S)", "RoC(S;D)", "oracle", "overlap"]
-    return Table(columns, rows, f"complementarity of D = {dense} and S = {sparse}", notes, stacked=True)
-
-
-def _sets_block(complement: Complement) -> Table:
+def sets_table(complement: Complement) -> Table:
+    """Return the ratios of complementarity and the sizes of the sets at every cutoff."""
+    columns = ["k", "RoC(D;S)", "RoC(S;D)", "D", "S", "D only", "S only", "both", "neither", "oracle", "overlap"]
     rows = []
-    for cut in complement.sets:
-        named = {name: getattr(cut, name) for name in ("dense", "sparse", "dense_only", "both", "sparse_only", "fail")}
-        cells = (
-            f"{count:,} {count / max(cut.queries, 1):3.0%}"
-            + (f"\n{interval_text(cut, count)}" if name in _PARTS else "")
-            for name, count in named.items()
-        )
-        rows.append([str(cut.cutoff), *cells])
-    notes = ["In brackets: 95% interval of the share (Wilson)."]
+    for cut, common in zip(complement.sets, complement.overlap, strict=True):
+        counts = {name: getattr(cut, name) for name in _SETS} | {"oracle": cut.queries - cut.fail}
+        cells = [
+            f"{count:,}\n{count / max(cut.queries, 1):.1%}{_interval(cut, count) if name in _PARTS else ''}"
+            for name, count in counts.items()
+        ]
+        rows.append([str(cut.cutoff), ratio_text(cut.roc), ratio_text(cut.mirror), *cells, figure(common, 3)])
+    dense, sparse = complement.dense, complement.sparse
+    notes = [
+        "RoC(D;S) = D only / D; RoC(S;D) = S only / S; oracle: D or S, the bound of any choice between the two lists; "
+        "in brackets: 95% interval (Wilson); overlap: mean fraction of common documents in the top k. Rank-biased "
+        f"overlap: {figure(complement.rbo, 3)}."
+    ]
+    for ratio, run, answered in (("RoC(D;S)", dense, "dense"), ("RoC(S;D)", sparse, "sparse")):
+        if empty := [str(cut.cutoff) for cut in complement.sets if not getattr(cut, answered)]:
+            notes.append(f"{ratio} is undefined at k = {', '.join(empty)}: {run} answers no query.")
     notes += [
         f"{name} has no hits for {absent:,} of these queries; they count as not found."
         for name, absent in complement.absent.items()
         if absent
     ]
-    title = f"{complement.sets[0].queries:,} queries with a relevant document, by the run that finds one in its top k"
-    return Table(["k", "D", "S", "D only", "both", "S only", "neither"], rows, title, notes, stacked=True)
+    title = f"{complement.sets[0].queries:,} queries with a relevant document in the top k of D = {dense}, S = {sparse}"
+    return Table(columns, rows, title, notes, bold={(row, 1) for row in range(len(rows))})
+
+
+def contest_table(contests: Iterable[Contest], title: str) -> Table:
+    """Return wins, ties and losses of runs against others."""
+    rows = [
+        [f"{c.run}\nagainst {c.base}", f"{c.wins:,}", f"{c.ties:,}", f"{c.losses:,}", with_sign(c.difference)]
+        for c in contests
+    ]
+    return Table(["run", "wins", "ties", "losses", "difference"], rows, title)
 
 
 def ratio_text(value: float) -> str:
@@ -426,13 +410,13 @@ def ratio_text(value: float) -> str:
     return "undefined" if math.isnan(value) else figure(value, 3)
 
 
-def interval_text(cut: Sets, count: int) -> str:
-    """Format the 95% interval of a count, in percent of the queries."""
+def _interval(cut: Sets, count: int) -> str:
+    """Return the 95% interval of a count, in percent of the queries."""
     low, high = cut.interval(count)
-    return f"({low:.0%} to {high:.0%})"
+    return f" ({low:.0%} to {high:.0%})"
 
 
-def _group_block(complement: Complement, group: Buckets, means: pl.DataFrame) -> Table:
+def _group_table(complement: Complement, group: Buckets, means: pl.DataFrame) -> Table:
     """Return one row per run, one column per bucket; the first row has the number of queries."""
     sizes = dict(means.select("bucket", "queries").unique(maintain_order=True).iter_rows())
     rows = [["queries", *(f"{size:,}" for size in sizes.values())]]
@@ -453,92 +437,21 @@ def bar(cut: Sets, cells: int) -> list[int]:
     return [last - first for first, last in pairwise(edges)]
 
 
-def _changed_in_groups(complement: Complement) -> Iterator[tuple[str, list[Changed]]]:
-    """Yield a title with the queries that one run hurts, or helps."""
-    for (run, hurt), changed in groupby(complement.changed, lambda query: (query.run, query.change < 0)):
-        sign, verb = ("below", "hurts") if hurt else ("above", "helps")
-        better = f"the better of {complement.dense} and {complement.sparse}"
-        yield f"queries that {run} {verb} most: {complement.measure} {sign} {better}", list(changed)
+def _changed_tables(complement: Complement) -> Iterator[Table]:
+    """Yield the lists of each query that a run hurts, or helps; a title begins with the change."""
+    base = better_of((complement.dense, complement.sparse))
+    for query in complement.changed:
+        heads, lists = [], []
+        for name, listed in query.lists.items():
+            first = f"first relevant at {listed.first}" if listed.first else f"none relevant in {complement.depth}"
+            heads.append(f"{name} {figure(listed.value)},\n{first}")
+            lists.append([hit_text(hit) for hit in listed.hits])
+        title = f"{query.run} {with_sign(query.change)} {complement.measure} against {base}: {query.qid}  {query.text}"
+        yield Table(heads, list(zip_longest(*lists, fillvalue="")), title, left=len(heads), shared=True)
 
 
-def _head(name: str, listed: Listed, depth: int) -> str:
-    first = f"first relevant at {listed.first}" if listed.first else f"none relevant in {depth}"
-    return f"{name} {figure(listed.value)},\n{first}"
-
-
-def _side_by_side(changed: Changed, characters: int) -> Iterator[tuple[str, ...]]:
-    """Yield the documents at each rank of all lists: id on one line, title and text on the next."""
-    hits = ([_hit(hit, characters) for hit in listed.hits] for listed in changed.lists.values())
-    return zip_longest(*hits, fillvalue="")
-
-
-def _hit(hit: Hit, characters: int) -> str:
-    """Return a document in two lines; a long id keeps its end, which distinguishes it."""
-    room = characters - 2
-    docid = console.one_line(hit.docid)
-    docid = docid if len(docid) <= room else f"…{docid[1 - room :]}"
-    text = " ".join(console.plain(f"{hit.title if hit.title != hit.docid else ''} {hit.text}").split())
-    return f"{_RELEVANT if hit.relevant else ' '} {docid}\n  {cells(text, room)}"
-
-
-# --------------------------------------------------------------------------------------------------------- text formats
-
-
-def as_markdown(complement: Complement) -> str:
-    """Return tables under headings; top documents of changed queries side by side."""
-    ratios, *others = (markdown_table(block, _HEADING) for block in blocks(complement))
-    parts = [ratios, "\n".join(f"    {line.plain}" for line in _bars(complement, _BAR_CELLS)), *others]
-    for title, queries in _changed_in_groups(complement):
-        parts.append(_HEADING.format(markdown(title[0].upper() + title[1:])))
-        for changed in queries:
-            heads = [_head(name, listed, complement.depth) for name, listed in changed.lists.items()]
-            rows = list(_side_by_side(changed, _MARKDOWN_CHARACTERS))
-            parts += [f"**{markdown(changed.qid)}** {markdown(changed.text)}"]
-            parts += [markdown_table(Table(heads, rows, left=len(heads)))]
-    return "\n\n".join(parts)
-
-
-def show(complement: Complement) -> None:
-    """Print tables, bars and the most changed queries."""
-    out = tables.stdout()
-    ratios, *others = blocks(complement)
-    tables.show(replace(ratios, notes=()))
-    for line in _bars(complement, min(_BAR_CELLS, out.width - _BAR_LABEL)):
-        out.print(line)
-    tables.prose(ratios.notes)
-    for block in others:
-        tables.show(block)
-    for title, queries in _changed_in_groups(complement):
-        tables.heading(title)
-        for changed in queries:
-            _print_changed(out, changed, complement.depth)
-
-
-def _bars(complement: Complement, cells: int) -> Iterator[Text]:
-    """Yield one line per cutoff with the sizes of the four sets, then the legend."""
-    for cut in complement.sets:
-        line = styled(f"{cut.cutoff} ".rjust(_BAR_LABEL))
-        for (glyph, colour), size in zip(_SHADES, bar(cut, cells), strict=True):
-            line.append(glyph * size, colour)
-        yield line
-    legend = styled("k ".rjust(_BAR_LABEL))
-    names = (f"{complement.dense} only", "both", f"{complement.sparse} only", "neither")
-    for (glyph, colour), name in zip(_SHADES, names, strict=True):
-        legend.append(glyph, colour).append(console.plain(f" {name}  "))
-    yield legend
-
-
-def _print_changed(out: Console, changed: Changed, depth: int) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    width = min(out.width, _WIDEST)
-    text = styled(f"  {console.one_line(changed.text)}")
-    out.print(styled("").append_text(styled(console.one_line(changed.qid), "bold")).append_text(text), width=width)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    characters = width // len(changed.lists) - 3
-    for name, listed in changed.lists.items():
-        table.add_column(styled(_head(name, listed, depth)), width=characters, no_wrap=True, overflow="ellipsis")
-    for row in _side_by_side(changed, characters):
-        table.add_row(*(styled(hit, "bold" if hit.startswith(_RELEVANT) else "") for hit in row))
-    out.print(table)
+def hit_text(hit: Hit) -> str:
+    """Return a document in two lines: its id, marked if it is relevant, then title and text."""
+    title = hit.title if hit.title != hit.docid else ""
+    mark = RELEVANT if hit.relevant else " "
+    return f"{mark} {console.one_line(hit.docid)}\n  {' '.join(f'{title} {hit.text}'.split())}"

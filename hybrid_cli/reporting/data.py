@@ -17,6 +17,7 @@ from hybrid_cli.evaluation.measures import DEPTHS, answered_by_depth, judged_hit
 from hybrid_cli.reporting.complement import (
     Complement,
     Texts,
+    better_of,
     complement,
     group_queries,
     known_texts,
@@ -44,7 +45,7 @@ class Match:
     @property
     def base(self) -> str:
         """Return the name of the opponent."""
-        return self.bases[0] if len(self.bases) == 1 else f"the better of {' and '.join(self.bases)}"
+        return better_of(self.bases)
 
     @property
     def runs(self) -> list[str]:

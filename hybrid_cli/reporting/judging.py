@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hybrid_cli import console
+from hybrid_cli import console, interrupts
 from hybrid_cli.collections.journal import SKIPPED, Pair
 from hybrid_cli.console import styled
-from hybrid_cli.evaluation.pools import Pool
-from hybrid_cli.reporting import keyboard
+from hybrid_cli.evaluation.retrieved import Pool
 from hybrid_cli.reporting.judging_session import ComparedRuns, JudgedTexts, JudgingSession
 from hybrid_cli.reporting.snippets import cells, match_words
 from hybrid_cli.reporting.tables import figure
@@ -219,7 +222,82 @@ def _keys(named: Iterable[tuple[str, str]]) -> Text:
     return line
 
 
-# ----------------------------------------------------------------------------------------------------- keys and answers
+# ---------------------------------------------------------------------------------------------------------------- keys
+
+END = ""  # end of the input
+_ESCAPE, _END_KEYS = 0x1B, b"\x04"
+_SEQUENCE_SECONDS = 0.05
+_REDRAW = tuple(getattr(signal, name) for name in ("SIGCONT", "SIGWINCH") if hasattr(signal, name))
+
+
+def is_interactive() -> bool:
+    """Return whether keys can be read one by one, and the screen can be drawn."""
+    with suppress(ImportError):
+        import termios  # noqa: F401
+
+        return console.asks() and sys.stdout.isatty()
+    return False
+
+
+@contextmanager
+def keys(redraw: Callable[[], None]) -> Iterator[Callable[[], str]]:
+    """Yield a function that waits for a key and returns its ASCII character; `END` at the end of the input.
+
+    Function keys and letters outside of ASCII are ignored. The terminal is restored at the end.
+
+    Args:
+        redraw: called when the window changes its size, and when the stopped process continues.
+    """
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    saved = termios.tcgetattr(terminal)
+
+    def resume(*_: object) -> None:
+        tty.setcbreak(terminal, termios.TCSADRAIN)
+        redraw()
+
+    before = {number: signal.signal(number, resume) for number in _REDRAW}
+    try:
+        with interrupts.waiting() as wait:
+            tty.setcbreak(terminal, termios.TCSADRAIN)
+            yield lambda: _key(terminal, wait)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, saved)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _key(terminal: int, wait: Callable[[int], None]) -> str:
+    while True:
+        wait(terminal)
+        try:
+            byte = os.read(terminal, 1)
+        except OSError:  # the terminal was closed
+            return END
+        if not byte or byte in _END_KEYS:
+            return END
+        if byte[0] == _ESCAPE:
+            _skip_sequence(terminal)
+        elif byte[0] < 0x80:
+            return byte.decode()
+
+
+def _skip_sequence(terminal: int) -> None:
+    """Read the rest of an escape sequence: Delete sends `ESC [ 3 ~`, which contains a grade."""
+
+    def following() -> bytes:
+        return os.read(terminal, 1) if select.select([terminal], [], [], _SEQUENCE_SECONDS)[0] else b""
+
+    if (byte := following()) == b"O":
+        following()
+    elif byte == b"[":
+        while (byte := following()) and not 0x40 <= byte[0] <= 0x7E:
+            pass
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
 
 _IDLE = 60.0  # seconds after which a person is away
 _NEEDS_JOURNAL = "needs --output NAME.jsonl"
@@ -287,7 +365,7 @@ class _Screens:
 
     def run(self) -> None:
         """Show hits until the person quits or no hit is left."""
-        with alternate_screen(), keyboard.keys(self._redraw) as key:
+        with alternate_screen(), keys(self._redraw) as key:
             while (hit := self._session.hit()) is not None and self._ask(hit, key):
                 pass
 
@@ -312,7 +390,7 @@ class _Screens:
         while True:
             self._show(view)
             pressed = key()
-            if pressed in (QUIT, keyboard.END):
+            if pressed in (QUIT, END):
                 return False
             if pressed in (MORE, BACK, MATCH):
                 view = replace(view, notice="", page=view.after(pressed, *size()))
@@ -351,7 +429,7 @@ class _Screens:
             shown = Listing(rows, chosen)
             self._show(shown)
             pressed = key()
-            if pressed == keyboard.END:
+            if pressed == END:
                 return False
             if pressed in (DOWN, UP):
                 chosen = shown.after(pressed)

@@ -18,7 +18,7 @@ from hybrid_cli.collections.journal import SKIPPED, Pair
 from hybrid_cli.collections.judgments import Judgments
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
-from hybrid_cli.evaluation.pools import Pool
+from hybrid_cli.evaluation.retrieved import Pool
 from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.groups import documents_of

@@ -21,13 +21,12 @@ from hybrid_cli.evaluation.complementarity import sets
 from hybrid_cli.evaluation.measures import mean_of
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.reporting import comparison, venn
-from hybrid_cli.reporting.charts import Figure, chart, colours, colours_at, plain
-from hybrid_cli.reporting.complement import Complement, contest
+from hybrid_cli.reporting.complement import Complement, contest, contest_table
 from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.page import Section
+from hybrid_cli.reporting.page import Figure, Section, chart, colours, colours_at, plain
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
-from hybrid_cli.reporting.summary import COUNTS, Summary, leaders, legend, lettered, significant
-from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note, with_sign
+from hybrid_cli.reporting.summary import COUNTS, Summary, legend, means_table
+from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note
 from hybrid_cli.storage import Kind, layout
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
@@ -286,36 +285,26 @@ SUMMARY_CUTOFF = 10
 
 def overview_section(summary: Summary, lead: Match | None, reused: Sequence[str]) -> Section:
     """Return the wins of the hybrid, the means with intervals and marks, and the number of queries."""
-    means, ends, marks, best = summary.means, summary.ends, significant(summary), leaders(summary)
-    rows, bold = [], set()
-    for number, run in enumerate(summary.runs):
-        rows.append([f"{run}\n{lettered(summary, run).removeprefix(run).strip()}"])
-        for at, name in enumerate(summary.measures, 1):
-            low, high = ends[run, name]
-            mean = figure(means[run, name]) + marks.get((run, name), "")
-            rows[-1].append(f"{mean}\n{figure(low, 3)} to {figure(high, 3)}")
-            bold |= {(number, at)} if (run, name) in best else set()
-    notes = [line for line in legend(summary) if not line.startswith("±")]
+    table = means_table(summary, lambda low, high: f"\n{figure(low, 3)} to {figure(high, 3)}")
+    rows = [
+        [f"{run}\n{row[0].removeprefix(run).strip()}", *row[1:]]
+        for run, row in zip(summary.runs, table.rows, strict=True)
+    ]
     settings = summary.settings
-    notes.insert(
-        0,
+    notes = [
+        *reused,
         f"Below each mean: its {settings['confidence']:.0%} bootstrap interval ({settings['resamples']:,} samples of "
         f"the queries, seed {settings['seed']}). Bold: the highest mean of a column.",
-    )
-    table = Table(["run", *summary.measures], rows, "Means of all measures", [*reused, *notes], bold=bold)
+        *(line for line in legend(summary) if not line.startswith("±")),
+    ]
     counted = ["run", *(COUNTS.get(name, name) for name in next(iter(summary.counts.values())))]
     counts = [[run, *map(count, counts_of_run.values())] for run, counts_of_run in summary.counts.items()]
-    tables = [*([_contests(summary, lead)] if lead else []), table]
+    tables = [replace(table, rows=rows, title="Means of all measures", notes=notes)]
+    if lead:
+        bases = dict.fromkeys([*lead.bases, *(name for name in summary.baselines if name != lead.run)])
+        contests = (contest(summary.values, lead.run, [base], summary.measures[0]) for base in bases)
+        tables.insert(0, contest_table(contests, f"Queries on which {lead.run} is better, equal or worse"))
     return Section("measures", "Measures", tables=tables, folded=[Table(counted, counts, "Numbers of queries")])
-
-
-def _contests(summary: Summary, lead: Match) -> Table:
-    """Return wins, ties and losses of the hybrid against BM25 and each other baseline, by the first measure."""
-    measure, run, rows = summary.measures[0], lead.run, []
-    for base in dict.fromkeys([*lead.bases, *(name for name in summary.baselines if name != run)]):
-        *counts, difference = contest(summary.values, run, [base], measure)
-        rows.append([f"{run}\nagainst {base}", *(f"{n:,}" for n in counts), with_sign(difference)])
-    return Table(["run", "wins", "ties", "losses", measure], rows, f"Queries on which {run} is better, equal or worse")
 
 
 # -------------------------------------------------------------------------------------------------------------- summary
@@ -333,10 +322,11 @@ def in_words(findings: Findings) -> list[str]:
         sentences.append(" ".join(_sets(findings, findings.complement)))
     if findings.matches:
         match, measure = findings.matches[-1], findings.measure
-        wins, ties, losses, _ = contest(findings.summary.values, match.run, match.bases, measure)
-        better = console.counted(query=wins)
+        found = contest(findings.summary.values, match.run, match.bases, measure)
+        better = console.counted(query=found.wins)
         sentences.append(
-            f"{match.run} is better than {match.base} on {better}, worse on {losses:,}, and ties on {ties:,}."
+            f"{match.run} is better than {found.base} on {better}, worse on {found.losses:,}, and ties on "
+            f"{found.ties:,}."
         )
     return sentences
 
@@ -428,16 +418,9 @@ def dots_section(findings: Findings, most: int) -> Section:
     figures = [
         _dots_figure(number, match, measure, dots, runs, sampled) for number, match in enumerate(findings.matches)
     ]
-    return Section("queries", "Per query", figures=figures, tables=[_wins(values, findings.matches, measure)])
-
-
-def _wins(values: pl.DataFrame, matches: Sequence[Match], measure: str) -> Table:
-    rows = []
-    for match in matches:
-        *counts, mean = contest(values, match.run, match.bases, measure)
-        rows.append([match.run, match.base, *(f"{count:,}" for count in counts), with_sign(mean)])
-    columns = ["run", "against", "wins", "ties", "losses", "difference"]
-    return Table(columns, rows, f"Queries won and lost by {measure}", left=2)
+    contests = (contest(values, match.run, match.bases, measure) for match in findings.matches)
+    table = contest_table(contests, f"Queries won and lost by {measure}")
+    return Section("queries", "Per query", figures=figures, tables=[table])
 
 
 # ----------------------------------------------------------------------------------------------------------- diagrams

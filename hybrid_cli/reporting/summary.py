@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.lineage import pseudo_queries
-from hybrid_cli.console import styled
 from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
 from hybrid_cli.evaluation.measures import HOLE, uses_all_grades
-from hybrid_cli.reporting import complement, tables
+from hybrid_cli.reporting import complement
 from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.plan import EvaluationPlan
-from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Table, count, figure, pseudo_note, stdout
+from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Result, Table, count, figure, pseudo_note
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.settings.analysis import Comparison, Evaluate
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
-
 _MAIN_MEASURE = "nDCG@10"
-ALPHA, PERMUTATIONS = 0.05, 10_000
-RESAMPLES, CONFIDENCE = 1_000, 0.95
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 COUNTS = {"missing": "unanswered (scored 0)"}
-
-
-class Result(Protocol):
-    """A result of `evaluate`."""
-
-    def tables(self, form: str) -> list[Table]:
-        """Return the tables for a format: `table` (the terminal), `markdown` or `latex`."""
-
-    def legend(self) -> list[str]:
-        """Return the lines below the tables."""
-
-    def content(self) -> dict[str, Any]:
-        """Return all figures for JSON."""
-
-    def csv_rows(self) -> Iterable[dict[str, Any]]:
-        """Return the rows for CSV."""
 
 
 @dataclass(frozen=True)
@@ -115,83 +91,47 @@ class Summary:
         first = self.baselines[0]
         return Verdict.of(measure, (first, wide[first].to_numpy()), (best, wide[best].to_numpy()))
 
-    def tables(self, form: str) -> list[Table]:
-        """Return the means and the counts; Markdown has the comparisons too, LaTeX those of `complement`."""
-        if form == "latex":
-            return [self._means(), *(complement.blocks(self.complement) if self.complement else ())]
+    def result(self) -> Result:
+        """Return the summary in the form of every format."""
         names = [COUNTS.get(name, name) for name in next(iter(self.counts.values()))]
-        names = [name.replace(" (", "\n(") for name in names] if form == "table" else names
-        counts = Table(["queries", *names], [[run, *map(count, row.values())] for run, row in self.counts.items()])
-        if form == "table":
-            return [self._means_on_terminal(), counts]
-        compared = self.comparisons.drop("queries")
-        rows = [list(map(_cell, row)) for row in compared.iter_rows()]
-        return [self._means(), *([Table(compared.columns, rows, left=3)] if rows else []), counts]
-
-    def _means(self) -> Table:
-        """Return one row per run: its name, and the means with marks and intervals; the best means are bold."""
-        best, widths = leaders(self), half_widths(self)
-        rows, bold = [], set()
-        for number, (run, row) in enumerate(figures(self).items()):
-            rows.append([lettered(self, run), *(f"{text} {widths[run, name]}" for name, text in row.items())])
-            bold |= {(number, at) for at, name in enumerate(row, 1) if (run, name) in best}
-        return Table(["run", *self.measures], rows, bold=bold)
-
-    def _means_on_terminal(self) -> Table:
-        """Return the same, with aligned points; intervals go below the means where the table would be too wide."""
-        best, means, widths = leaders(self), figures(self), half_widths(self)
-        whole = {name: any(row[name].startswith("1") for row in means.values()) for name in self.measures}
-        longest = {name: max(len(row[name]) + whole[name] for row in means.values()) for name in self.measures}
-        names = {run: lettered(self, run) for run in means}
-        room = max(map(len, names.values())) + 2 + sum(max(longest[name] + 8, len(name) + 2) for name in longest)
-        between = " " if room <= stdout().width else "\n"
-        rows = []
-        for run, row in means.items():
-            cells: list[str | Text] = [names[run]]
-            for name, text in row.items():
-                aligned = (text if text.startswith("1") or not whole[name] else f" {text}").ljust(longest[name])
-                indent = " " * (whole[name] and between == "\n")
-                mean = styled(aligned, "bold" if (run, name) in best else "")
-                cells.append(mean.append(between + indent + widths[run, name], "not bold dim"))
-            rows.append(cells)
-        return Table(["run", *self.measures], rows, left=1 + len(self.measures))
-
-    def legend(self) -> list[str]:
-        """Return the lines below the tables."""
-        return list(legend(self))
-
-    def content(self) -> dict[str, Any]:
-        """Return all figures for JSON; an undefined p-value is None."""
-        means, ends, names = self.means, self.ends, self.measures
+        rows = [[run, *map(count, row.values())] for run, row in self.counts.items()]
+        verdict = self.verdict
+        compared = complement.result(self.complement) if self.complement else Result((), {})
+        blocks = [
+            means_table(self, lambda low, high: f" ±{figure((high - low) / 2, 3)}"),
+            Table(["queries", *names], rows, stacked=True),
+            *legend(self),
+            *compared.blocks,
+            *([verdict.sentence()] if verdict else []),
+        ]
         runs = [
             {
                 "run": run,
-                "means": {name: means[run, name] for name in names},
-                "intervals": {name: list(ends[run, name]) for name in names},
+                "means": {name: self.means[run, name] for name in self.measures},
+                "intervals": {name: list(self.ends[run, name]) for name in self.measures},
                 **self.counts[run],
             }
             for run in self.runs
         ]
-        return {
-            "queries": {name: self.queries(name) for name in names},
+        content = {
+            "queries": {name: self.queries(name) for name in self.measures},
             "runs": runs,
             "baselines": list(self.baselines),
             "comparisons": self.comparisons.fill_nan(None).to_dicts(),
-            "verdict": self.verdict.content() if self.verdict else None,
+            "verdict": verdict and verdict.content(),
             **self.settings,
-            **({"complement": complement.as_dict(self.complement)} if self.complement else {}),
+            **({"complement": compared.content} if compared.content else {}),
         }
+        return Result(blocks, content, [*self._rows(), *compared.rows])
 
-    def csv_rows(self) -> list[dict[str, Any]]:
-        """Return one row per run, measure and baseline; then one per figure of --complement."""
-        rows: list[dict[str, Any]] = []
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """Yield a row per run, measure and baseline, with all settings."""
+        columns = dict.fromkeys(self.comparisons.columns, "") | dict(self.settings)
         for run, measure, mean, low, high in self.intervals.iter_rows():
-            ours = {"run": run, "measure": measure, "mean": repr(mean), "low": repr(low), "high": repr(high)}
+            ours = {"run": run, "measure": measure, "mean": mean, "low": low, "high": high}
             ours |= {"queries": self.queries(measure), **self.counts[run]}
-            rows += [ours | row for row in self.comparisons.filter(run=run, measure=measure).to_dicts() or [{}]]
-        rows += complement.csv_rows(self.complement) if self.complement else ()
-        columns = dict.fromkeys([*rows[0], *self.comparisons.columns, *self.settings], "")
-        return [columns | row | dict(self.settings) for row in rows]
+            for row in self.comparisons.filter(run=run, measure=measure).to_dicts() or [{}]:
+                yield ours | {name: value for name, value in columns.items() if name not in ours} | row
 
 
 def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequence[str] = ()) -> list[str]:
@@ -238,20 +178,13 @@ def summarize(
         complement: result for the two runs of `--complement`.
         reused: some run was tuned or trained on the measured queries.
     """
-    comparisons = significance.compare(
-        values, list(baselines), correction=settings.correction, permutations=PERMUTATIONS, seed=settings.seed
-    )
-    estimates = significance.intervals(values, resamples=RESAMPLES, confidence=CONFIDENCE, seed=settings.seed)
+    comparisons = significance.compare(values, list(baselines), correction=settings.correction, seed=settings.seed)
     shown = {
         "relevance_level": plan.level,
         "nothing_relevant": facts["nothing_relevant"],
-        "test": settings.test,
-        "correction": settings.correction,
-        "alpha": ALPHA,
-        "permutations": PERMUTATIONS,
-        "resamples": RESAMPLES,
-        "confidence": CONFIDENCE,
-        "seed": settings.seed,
+        **tests_of(settings),
+        "resamples": significance.RESAMPLES,
+        "confidence": significance.CONFIDENCE,
         **({"overlap_with": plan.overlap_with[0]} if plan.overlap_with else {}),
         **({"pseudo_queries": kind} if (kind := pseudo_queries(plan.qrels)) else {}),
         **({"reused": True} if reused else {}),
@@ -259,35 +192,54 @@ def summarize(
     counts = {
         run: {name: facts["runs"][run][name] for name in _COUNTS if name in facts["runs"][run]} for run in plan.runs
     }
-    return Summary(values, counts, comparisons, estimates, baselines, shown, complement)
+    intervals = significance.intervals(values, seed=settings.seed)
+    return Summary(values, counts, comparisons, intervals, baselines, shown, complement)
 
 
-def figures(summary: Summary) -> dict[str, dict[str, str]]:
-    """Return run -> measure -> mean, with the letters of baselines that differ significantly."""
-    means, letters = summary.means, significant(summary)
-    return {
-        run: {name: figure(means[run, name]) + letters.get((run, name), "") for name in summary.measures}
-        for run in summary.runs
-    }
+def tests_of(settings: Comparison) -> dict[str, Any]:
+    """Return the parameters of the significance tests."""
+    names = ("test", "correction", "seed")
+    fixed = {"alpha": significance.ALPHA, "permutations": significance.PERMUTATIONS}
+    return {**fixed, **{name: getattr(settings, name) for name in names}}
 
 
-def half_widths(summary: Summary) -> dict[tuple[str, str], str]:
-    """Return (run, measure) -> `±.021`, half the width of the confidence interval."""
-    return {key: f"±{figure((high - low) / 2, 3)}" for key, (low, high) in summary.ends.items()}
+def means_table(summary: Summary, spread: Callable[[float, float], str]) -> Table:
+    """Return a row per run: its name, and the means with marks and intervals; the best means are bold.
+
+    Args:
+        summary: runs and measures.
+        spread: text of the ends of an interval.
+    """
+    means, marked, rows, bold = summary.means, significant(summary), [], set()
+    top = {name: max(figure(means[run, name]) for run in summary.runs) for name in summary.measures}
+    for number, run in enumerate(summary.runs):
+        rows.append([lettered(summary, run)])
+        for at, name in enumerate(summary.measures, 1):
+            mean = figure(means[run, name])
+            rows[-1].append(mean + marked.get((run, name), "") + spread(*summary.ends[run, name]))
+            bold |= {(number, at)} if mean == top[name] and len(summary.runs) > 1 else set()
+    return Table(["run", *summary.measures], rows, bold=bold, stacked=True)
 
 
 def significant(summary: Summary) -> dict[tuple[str, str], str]:
     """Return (run, measure) -> marks of the baselines that differ significantly."""
-    return marks(summary.comparisons, summary.baselines, summary.settings["test"], summary.settings["alpha"])
+    return marks(summary.comparisons, summary.baselines, summary.settings)
 
 
-def marks(comparisons: pl.DataFrame, baselines: Sequence[str], test: str, alpha: float) -> dict[tuple[str, str], str]:
+def different(comparisons: pl.DataFrame, settings: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the significant comparisons, by the settings of their tests."""
+    p = pl.col(f"p_{settings['test']}_corrected")
+    return comparisons.filter(p.is_not_nan() & (p < settings["alpha"])) if len(comparisons) else comparisons
+
+
+def marks(
+    comparisons: pl.DataFrame, baselines: Sequence[str], settings: Mapping[str, Any]
+) -> dict[tuple[str, str], str]:
     """Return (run, measure) -> letters of baselines that are significantly lower, then of those that are higher."""
     marks_of_cell: dict[tuple[str, str], list[str]] = {}
     if not len(comparisons):
         return {}
-    p = pl.col(f"p_{test}_corrected")
-    differ = comparisons.filter(p.is_not_nan() & (p < alpha))
+    differ = different(comparisons, settings)
     for run, measure, baseline, difference in differ.select("run", "measure", "baseline", "difference").iter_rows():
         letter = RAISED[LETTERS[baselines.index(baseline)]]
         marks_of_cell.setdefault((run, measure), []).append(letter if difference > 0 else BELOW + letter)
@@ -306,13 +258,6 @@ def marks_in_words(baselines: Sequence[str], more: str = "better than", less: st
     letters = [RAISED[letter] for letter, _ in zip(LETTERS, baselines, strict=False)]
     words = ", ".join(f"{letter} {more} {name}" for letter, name in zip(letters, baselines, strict=True))
     return f"{words} ({BELOW}{letters[0]} {less})"
-
-
-def leaders(summary: Summary) -> set[tuple[str, str]]:
-    """Return the (run, measure) pairs with the highest printed value of a measure; empty for a single run."""
-    means = summary.means
-    top = {name: max(figure(means[run, name]) for run in summary.runs) for name in summary.measures}
-    return {key for key, mean in means.items() if len(summary.runs) > 1 and figure(mean) == top[key[1]]}
 
 
 def lettered(summary: Summary, run: str) -> str:
@@ -337,10 +282,10 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
         f"({settings['resamples']:,} samples of the queries, seed {settings['seed']})."
     )
     if len(summary.comparisons):
-        family = len(summary.comparisons) // len(summary.measures)
+        family = f"{console.counted(comparison=len(summary.comparisons) // len(summary.measures))} per measure"
         yield (
-            f"{marks_in_words(summary.baselines, more, less)}: p < {settings['alpha']:g}, two-sided "
-            f"{test_in_words(settings)}, {_correction_in_words(settings['correction'], family)}; n = {_sizes(summary)}."
+            f"{marks_in_words(summary.baselines, more, less)}: {describe_test(settings, family)}; "
+            f"n = {_sizes(summary)}."
         )
     if "pseudo_queries" in settings:
         yield pseudo_note(settings["pseudo_queries"])
@@ -358,18 +303,19 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
         )
 
 
-def test_in_words(settings: Mapping[str, Any]) -> str:
-    """Return the name of the significance test, with its parameters."""
-    if settings["test"] == "t":
-        return "paired t-test"
-    return f"sign-flip permutation test ({settings['permutations']:,}, seed {settings['seed']})"
+def describe_test(settings: Mapping[str, Any], family: str, values: str = "") -> str:
+    """Return level, name and correction of the significance test.
 
-
-def _correction_in_words(correction: str, family: int) -> str:
-    if correction == "none":
-        return "not corrected"
-    comparisons = "1 comparison" if family == 1 else f"{family} comparisons"
-    return f"{correction.capitalize()} over {comparisons} per measure"
+    Args:
+        settings: test, correction, alpha, permutations and seed.
+        family: comparisons that are corrected together.
+        values: what is compared, if it is not the values of the queries.
+    """
+    test, correction = "paired t-test", settings["correction"]
+    if settings["test"] != "t":
+        test = f"sign-flip permutation test ({settings['permutations']:,}, seed {settings['seed']})"
+    corrected = "not corrected" if correction == "none" else f"{correction.capitalize()} over {family}"
+    return f"p < {settings['alpha']:g}, two-sided {test}{values}, {corrected}"
 
 
 def _sizes(summary: Summary) -> str:
@@ -380,47 +326,13 @@ def _sizes(summary: Summary) -> str:
     return f"{usual:,} ({others})" if others else f"{usual:,}"
 
 
-def _cell(value: Any) -> str:
-    """Return a value of a comparison in a Markdown table; NaN is empty."""
-    if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}"
-    return str(value)
-
-
 # ------------------------------------------------------------------------------------------------------------ printing
 
 
-def show(result: Result, settings: Evaluate) -> None:
+def show(result: Summary | Result, settings: Evaluate) -> None:
     """Print the result of `evaluate`."""
+    result = result.result() if isinstance(result, Summary) else result
     if settings.form == "table":
-        show_tables(result)
+        result.show()
     else:
-        console.result(text(result, settings.form))
-
-
-def show_tables(result: Result) -> None:
-    """Print the tables with their legend, then the comparison of two runs if there is one."""
-    for table in result.tables("table"):
-        tables.show(table)
-    tables.prose(result.legend())
-    if isinstance(result, Summary) and result.complement:
-        complement.show(result.complement)
-    if isinstance(result, Summary) and result.verdict:
-        tables.prose([result.verdict.sentence()])
-
-
-def text(result: Result, form: str) -> str:
-    """Return the result as `json`, `csv`, `markdown` or `latex`."""
-    if form == "json":
-        return console.json_text(result.content(), indent=2)
-    if form == "csv":
-        return tables.csv_text(result.csv_rows())
-    write, escape = {"markdown": (tables.markdown_table, tables.markdown), "latex": (tables.latex_table, tables.latex)}[
-        form
-    ]
-    parts = [*map(write, result.tables(form)), *map(escape, result.legend())]
-    if form == "markdown" and isinstance(result, Summary) and result.complement:
-        parts.append(complement.as_markdown(result.complement))
-    if form == "markdown" and isinstance(result, Summary) and result.verdict:
-        parts.append(tables.markdown(result.verdict.sentence()))
-    return "\n\n".join(parts)
+        console.result(result.text(settings.form))

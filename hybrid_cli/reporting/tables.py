@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hybrid_cli import console
 from hybrid_cli.console import styled
@@ -30,6 +30,8 @@ _SPECIAL |= {character: f"${character}$" for character in "<>"}
 _SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
 _LETTERS = {raised: letter for letter, raised in RAISED.items()} | {BELOW: r"\downarrow "}
 _MARKS = re.compile(f"[{''.join(_LETTERS)}]+")
+_INTERVAL = re.compile(r" (?=[±(])")
+_WIDEST = 120  # columns of a table whose cells are cut
 WIDTH = 80  # columns of a table when output is piped; a terminal's own width otherwise
 
 
@@ -73,25 +75,56 @@ def heading(text: str) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """A table for the terminal, Markdown and LaTeX; texts are not escaped.
+    """A table for the terminal, Markdown, LaTeX and the HTML page; texts are not escaped.
 
     Attributes:
         columns: headings.
-        rows: cells, plain or (for the terminal) styled.
+        rows: cells; on the page, the second line of a cell is smaller.
         title: line above the table.
         notes: lines below it.
         left: number of columns aligned to the left.
-        bold: row and column of the cells in bold.
-        stacked: break headings at words if the table is too wide for the terminal.
+        bold: row and column of the cells whose first word is bold.
+        stacked: break headings at words, and cells before an interval, if the table is too wide for the terminal.
+        shared: columns of equal width in the terminal, whose cells are cut.
     """
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | Text]]
+    rows: Sequence[Sequence[str]]
     title: str = ""
     notes: Sequence[str] = ()
     left: int = 1
     bold: Collection[tuple[int, int]] = ()
     stacked: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result in the form of every format.
+
+    Attributes:
+        blocks: tables, and lines between them.
+        content: all figures, for JSON.
+        rows: all figures, for CSV.
+    """
+
+    blocks: Sequence[Table | str]
+    content: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    def text(self, form: str) -> str:
+        """Return the result as `json`, `csv`, `markdown` or `latex`."""
+        if form == "json":
+            return console.json_text(self.content, indent=2)
+        if form == "csv":
+            return csv_text(self.rows)
+        write, escape = (markdown_table, markdown) if form == "markdown" else (latex_table, latex)
+        return "\n\n".join(escape(block) if isinstance(block, str) else write(block) for block in self.blocks)
+
+    def show(self) -> None:
+        """Print tables and lines in the terminal."""
+        for block in self.blocks:
+            prose([block]) if isinstance(block, str) else show(block)
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
@@ -105,34 +138,39 @@ def show(table: Table) -> None:
     if table.title:
         heading(table.title)
     out = stdout()
-    names, gap = list(table.columns), 2
-    if not fits(table):
-        if table.stacked:
-            names = [names[0], *map(_at_words, names[1:])]
-        gap = 2 if sum(_widths(names, table.rows, 2)) <= out.width else 1
-    # without padding, the edges add a column
-    for chosen in _pieces(_widths(names, table.rows, gap), out.width - (gap == 1)):
+    names, rows, gap = list(table.columns), table.rows, 2
+    if table.stacked and sum(_widths(names, rows, gap)) > out.width:
+        names = [names[0], *map(_at_words, names[1:])]
+        rows = [[row[0], *(_INTERVAL.sub(r"\n", cell) for cell in row[1:])] for row in rows]
+    if table.shared:
+        pieces, width = [[*range(len(names))]], min(out.width, _WIDEST) // len(names) - 3
+    else:
+        gap = 2 if sum(_widths(names, rows, 2)) <= out.width else 1
+        # without padding, the edges add a column
+        pieces, width = list(_pieces(_widths(names, rows, gap), out.width - (gap == 1))), None
+    for chosen in pieces:
         drawn = RichTable(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False)
-        for position in chosen:
-            drawn.add_column(
-                styled(names[position]), justify="left" if position < table.left else "right", no_wrap=True
-            )
-        for row in table.rows:
-            drawn.add_row(*(styled(cell) if isinstance(cell, str) else cell for cell in (row[n] for n in chosen)))
+        for at in chosen:
+            justify: Literal["left", "right"] = "left" if at < table.left else "right"
+            drawn.add_column(styled(names[at]), justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+        for number, row in enumerate(rows):
+            drawn.add_row(*(_bold(row[at]) if (number, at) in table.bold else styled(row[at]) for at in chosen))
         out.print(drawn)
     prose(table.notes)
 
 
-def fits(table: Table) -> bool:
-    """Return whether `show` prints the table in one piece with its usual gaps."""
-    return sum(_widths(table.columns, table.rows, 2)) <= stdout().width
+def _bold(cell: str) -> Text:
+    """Return a cell whose first word is bold."""
+    text = styled(cell)
+    text.stylize("bold", 0, len(cell.split(maxsplit=1)[0]))
+    return text
 
 
-def _widths(names: Sequence[str], rows: Sequence[Sequence[str | Text]], gap: int) -> list[int]:
+def _widths(names: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> list[int]:
     """Return the width of each column, including the gap on the right."""
     from rich.cells import cell_len
 
-    cells = [[console.plain(str(cell)) for cell in row] for row in (names, *rows)]
+    cells = [[console.plain(cell) for cell in row] for row in (names, *rows)]
     return [max(cell_len(line) for row in cells for line in row[n].split("\n")) + gap for n in range(len(names))]
 
 
@@ -149,8 +187,9 @@ def _pieces(widths: Sequence[int], room: int) -> Iterator[list[int]]:
 
 
 def _at_words(name: str) -> str:
-    """Break a heading at hyphens and at its last space: `121-160`, `up to 40` and `mean drop` over two lines."""
-    return "\n".join(name.rsplit(" ", 1)).replace("-", "-\n")
+    """Break a heading at hyphens, and at a bracket or its last space: `121-160`, `up to 40` over two lines."""
+    head, bracket, rest = name.partition(" (")
+    return f"{head}\n({rest}" if bracket else "\n".join(name.rsplit(" ", 1)).replace("-", "-\n")
 
 
 # ------------------------------------------------------------------------------------------------- Markdown, LaTeX, CSV
@@ -159,7 +198,7 @@ def _at_words(name: str) -> str:
 def markdown_table(table: Table, heading: str = "**{}**") -> str:
     """Return a table with its title and notes; of a cell in bold, the first word is bold."""
     rules = [":--" if position < table.left else "--:" for position in range(len(table.columns))]
-    cells = [[markdown(str(cell)) for cell in row] for row in table.rows]
+    cells = [[markdown(cell) for cell in row] for row in table.rows]
     for row, column in table.bold:
         word, space, rest = cells[row][column].partition(" ")
         cells[row][column] = f"**{word}**{space}{rest}"
@@ -175,7 +214,7 @@ def markdown(text: str) -> str:
 
 def latex_table(table: Table) -> str:
     r"""Return a `tabular` with rules of booktabs, its title and notes; the first column is aligned to the left."""
-    rows = [list(map(latex, table.columns)), *([latex(str(cell)) for cell in row] for row in table.rows)]
+    rows = [list(map(latex, table.columns)), *([latex(cell) for cell in row] for row in table.rows)]
     for row, column in table.bold:
         rows[row + 1][column] = rf"\textbf{{{rows[row + 1][column]}}}"
     head, *body = (f"{' & '.join(row)} \\\\" for row in rows)

@@ -11,10 +11,8 @@ import altair as alt
 from scipy.optimize import brentq
 
 from hybrid_cli.evaluation.complementarity import Sets
-from hybrid_cli.reporting.charts import Figure, chart, colours, plain
-from hybrid_cli.reporting.complement import Complement, interval_text, ratio_text
-from hybrid_cli.reporting.page import Section
-from hybrid_cli.reporting.tables import Table, figure
+from hybrid_cli.reporting.complement import Complement, ratio_text, sets_table
+from hybrid_cli.reporting.page import Figure, Section, chart, colours, plain
 
 WIDTH = 300  # all sizes in pixels
 _MARGIN, _GAP = 6, 16
@@ -38,7 +36,7 @@ def section(complement: Complement, runs: Sequence[str], cutoffs: Sequence[int])
         "Complementarity",
         text=[text],
         figures=[_figure(sets, pair, runs, scale(drawn)) for sets in drawn],
-        tables=[_table(complement)],
+        tables=[sets_table(complement)],
     )
 
 
@@ -53,27 +51,6 @@ def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float
         f"neither {sets.fail:,} · of {sets.queries:,} queries",
         legend=pair,
     )
-
-
-def _table(complement: Complement) -> Table:
-    columns = ["k", "RoC(D;S)", "RoC(S;D)", "D", "S", "D only", "S only", "both", "neither", "oracle", "overlap"]
-    rows = []
-    for sets, common in zip(complement.sets, complement.overlap, strict=True):
-        oracle = sets.queries - sets.fail
-        counts = (sets.dense, sets.sparse, sets.dense_only, sets.sparse_only, sets.both, sets.fail, oracle)
-        cells = [f"{count:,}\n" + (f"{count / sets.queries:.1%}" if sets.queries else "") for count in counts]
-        for column in (2, 3, 5):  # the counts that belong to RoC
-            cells[column] += f" {interval_text(sets, counts[column])}"
-        rows.append([str(sets.cutoff), ratio_text(sets.roc), ratio_text(sets.mirror), *cells, figure(common, 3)])
-    notes = [
-        "RoC(D;S) = D only / D; RoC(S;D) = S only / S; oracle: D or S, the bound of any choice between the two lists; "
-        "in brackets: 95% interval (Wilson); "
-        f"overlap: mean fraction of common documents in the top k. Rank-biased overlap: {figure(complement.rbo, 3)}."
-    ]
-    empty = [str(sets.cutoff) for sets in complement.sets if not sets.dense]
-    if empty:
-        notes.append(f"RoC(D;S) is undefined at k = {', '.join(empty)}: {complement.dense} answers no query.")
-    return Table(columns, rows, "Complementarity at every cutoff", notes, bold={(row, 1) for row in range(len(rows))})
 
 
 # ------------------------------------------------------------------------------------------------------------ diagrams

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from hybrid_cli import draws
 from hybrid_cli.collections.folds import random_folds
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.reliability import Bin, calibration_error, reliability
 
 Values = NDArray[np.float64]
 
@@ -38,6 +37,33 @@ _OF_SIDE = ("score", "log_rank")
 _INTERCEPT = "intercept"
 
 
+class Bin(NamedTuple):
+    """Hits of similar probability: their mean probability, the share of relevant ones, and their number."""
+
+    probability: float
+    relevant: float
+    hits: int
+
+
+def reliability(probabilities: Values, relevant: Values, bins: int = 10) -> list[Bin]:
+    """Return bins of equal counts, from the lowest to the highest probability.
+
+    Args:
+        probabilities: [n] probability of each hit.
+        relevant: [n] 1 for a relevant hit, else 0.
+        bins: number of bins; fewer hits than bins give one bin each.
+    """
+    order = np.argsort(probabilities, kind="stable")
+    parts = np.array_split(order, min(bins, len(order))) if len(order) else []
+    return [Bin(float(probabilities[part].mean()), float(relevant[part].mean()), len(part)) for part in parts]
+
+
+def calibration_error(bins: list[Bin]) -> float:
+    """Return the expected calibration error: the mean distance of probability and share, weighted by hits."""
+    hits = sum(each.hits for each in bins)
+    return sum(each.hits * abs(each.probability - each.relevant) for each in bins) / max(1, hits)
+
+
 @dataclass(frozen=True)
 class Calibration:
     """A fitted regression.
@@ -50,7 +76,7 @@ class Calibration:
         queries: number of judged queries.
         relevant: number of relevant documents among their hits.
         error: expected calibration error of the first ten hits of left-out queries, a fifth of them without answer.
-        bins: mean probability, share of relevant hits and number of hits; see `evaluation.reliability`.
+        bins: mean probability, share of relevant hits and number of hits; see `reliability`.
     """
 
     coefficients: tuple[float, ...]

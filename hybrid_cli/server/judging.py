@@ -23,7 +23,7 @@ from hybrid_cli.collections.journal import HIGHEST, MACHINE, SKIPPED, Answer, Jo
 from hybrid_cli.collections.judgments import JournalJudgments
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.pools import Pool, pools
+from hybrid_cli.evaluation.retrieved import Pool, pools
 from hybrid_cli.inputs.files import read_text
 from hybrid_cli.inputs.json_values import make_typed, parse_json
 from hybrid_cli.reporting.judging import GRADES, REASONS

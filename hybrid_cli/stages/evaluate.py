@@ -11,28 +11,31 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.judged import reused, warn_raters
-from hybrid_cli.reporting.aggregate import Aggregate, aggregate
-from hybrid_cli.reporting.agreement import MachineLabels, PeopleAgreement, machine_labels, people_agreement
-from hybrid_cli.reporting.answerable import Answerable, answerable
+from hybrid_cli.reporting.agreement import machine_labels, people_agreement
 from hybrid_cli.reporting.complement import Texts, complement
-from hybrid_cli.reporting.over_seeds import OverSeeds, check_rows, over_seeds
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
-from hybrid_cli.reporting.robustness import Robustness, systems_and_attacks, under_attack
+from hybrid_cli.reporting.studies import (
+    aggregate,
+    answerable,
+    check_rows,
+    over_seeds,
+    robustness,
+    systems_and_attacks,
+)
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
+from hybrid_cli.reporting.tables import Result
 from hybrid_cli.settings import Evaluate
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.retrievers import with_searched
 
-Result = Summary | Robustness | OverSeeds | Aggregate | MachineLabels | PeopleAgreement | Answerable
-
 
 @stage(Evaluate)
-def evaluate(settings: Evaluate) -> Result:
+def evaluate(settings: Evaluate) -> Summary | Result:
     """Measure runs.
 
     Returns:
-        The result of `study`; without one a `Summary`, or `MachineLabels` with `machine`.
+        A `Summary`; with `study` or `machine`, a `Result`.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
@@ -45,7 +48,7 @@ def evaluate(settings: Evaluate) -> Result:
         return _evaluated(with_searched(settings, Path(folder), call))
 
 
-def _evaluated(settings: Evaluate) -> Result:
+def _evaluated(settings: Evaluate) -> Summary | Result:
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
     if settings.machine is None and plan.qrels is not None:
         warn_raters(plan.qrels)
@@ -63,7 +66,7 @@ def _evaluated(settings: Evaluate) -> Result:
         systems, _ = systems_and_attacks(list(plan.runs))
         baselines = chosen_baselines(settings.baseline, systems)
         summary = summarize(plan, *_measured(plan, settings), settings, ())
-        return under_attack(summary, baselines)
+        return robustness(summary, baselines)
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     if plan.pair is None:
         return summarize(plan, *_measured(plan, settings), settings, baselines, reused=bool(too_high))

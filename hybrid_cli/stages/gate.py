@@ -16,14 +16,13 @@ from hybrid_cli.artifacts.judged import warn_raters
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.evaluation.baseline import HITS, Baseline, OtherQueries
-from hybrid_cli.evaluation.gate import deviation_of, drop_p_values, smallest_drop
+from hybrid_cli.evaluation.gate import HITS, Baseline, OtherQueries, deviation_of, drop_p_values, smallest_drop
 from hybrid_cli.evaluation.options import LEVEL
 from hybrid_cli.fusion.selection import interval
 from hybrid_cli.reporting.complement import Hit
-from hybrid_cli.reporting.gate import Gated, Lost, Renewed, Tested, describe_differences
+from hybrid_cli.reporting.gate import Gated, Lost, Tested, describe_differences, renewed
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
-from hybrid_cli.reporting.tables import figure
+from hybrid_cli.reporting.tables import Result, figure
 from hybrid_cli.settings import Gate
 from hybrid_cli.settings.analysis import GateInputs
 from hybrid_cli.settings.base import command_line
@@ -36,11 +35,11 @@ _MEASURE = "nDCG@10"
 
 
 @stage(Gate)
-def gate(settings: Gate) -> Gated | Renewed:
+def gate(settings: Gate) -> Gated | Result:
     """Compare a system with a baseline query by query, or write the baseline.
 
     Returns:
-        `Renewed` with `write`, else `Gated`, whose `passed` is False after a significant drop.
+        A `Result` with `write`, else `Gated`, whose `passed` is False after a significant drop.
 
     Raises:
         OtherQueries: the queries or judgments are not those of the baseline; exit code 3.
@@ -57,12 +56,14 @@ def gate(settings: Gate) -> Gated | Renewed:
         searched = with_searched(GateInputs(inputs, measure=measures, **options), Path(folder), call)
         measured = Measured.of(searched, settings.system)
         if stored is None or settings.write:
-            result: Gated | Renewed = _renewed(settings.baseline, stored, measured.values)
+            found: Gated | Result = _renewed(settings.baseline, stored, measured.values)
         else:
-            result = _gated(settings, stored, measured, measures)
+            found = _gated(settings, stored, measured, measures)
     if settings.summary is not None:
-        disk.Growing(settings.summary).add(result.markdown() + "\n")
-    return result
+        state = "new baseline" if isinstance(found, Result) else "passed" if found.passed else "dropped"
+        text = (found if isinstance(found, Result) else found.result()).text("markdown")
+        disk.Growing(settings.summary).add(f"### Retrieval quality: {state}\n\n{text}\n")
+    return found
 
 
 def _stored(settings: Gate) -> Baseline | None:
@@ -77,7 +78,7 @@ def _stored(settings: Gate) -> Baseline | None:
     raise path_error(settings.baseline, f"no such file; write it with `{write}`", code="no-such-file", command=write)
 
 
-def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Renewed:
+def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Result:
     """Write the baseline, with the deviations of the differences from the old one."""
     differences = stored.differences(now) if stored else {}
     known = dict(stored.deviations) if stored else {}
@@ -92,7 +93,7 @@ def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Renewed:
         if not differences and (before != after).any():
             known[name] = float((after - before).std(ddof=1))
     replace(now, deviations={name: known[name] for name in now.measures if name in known}).write(path)
-    return Renewed(path, len(now.queries), means, differences)
+    return renewed(path, len(now.queries), means, differences)
 
 
 def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Sequence[str]) -> Gated:
@@ -201,8 +202,7 @@ def compare(path: Path, stored: Baseline, now: Baseline, measures: Sequence[str]
     """
     before, after = stored.values(measures), now.values(measures)
     tests = []
-    for column, (name, p) in enumerate(zip(measures, drop_p_values(before, after, max_drop), strict=True)):
-        old, new = before[:, column], after[:, column]
+    for name, p, old, new in zip(measures, drop_p_values(before, after, max_drop), before.T, after.T, strict=True):
         deviation = deviation_of(old, new, stored.deviations.get(name))
         ends = interval(new - old)
         assert ends is not None

@@ -17,12 +17,11 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
 from hybrid_cli.collections.judgments import open_judgments
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.evaluation.agreement import conflicts
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
-from hybrid_cli.evaluation.pools import Pool, pools
+from hybrid_cli.evaluation.retrieved import Pool, pools
 from hybrid_cli.inputs.files import read_text
-from hybrid_cli.reporting import judging, keyboard
-from hybrid_cli.reporting.agreement import judgments_of_people
+from hybrid_cli.reporting import judging
+from hybrid_cli.reporting.agreement import conflicts, judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, Judging
 from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, ComparedRuns, JudgedTexts, JudgingSession, at_weights
 from hybrid_cli.reporting.verdict import evidence_sentence
@@ -75,7 +74,7 @@ def judge(settings: Judge) -> Path:
     compared = ComparedRuns(opened, lineage.dense_side(named), settings.measure)
     asked = Judging(JudgingSession(judgments, pooled, settings.stop_after), texts, compared)
     try:
-        if keyboard.is_interactive():
+        if judging.is_interactive():
             asked.in_terminal()
         else:
             _from_lines(asked, iter(console.read_line, ""))

@@ -14,7 +14,7 @@ from hybrid_cli.artifacts.judged import reused, warn_raters
 from hybrid_cli.artifacts.lineage import Held
 from hybrid_cli.errors import option_error
 from hybrid_cli.lexical.options import BM25Options
-from hybrid_cli.reporting import charts, page, sections
+from hybrid_cli.reporting import page, sections
 from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments
@@ -122,7 +122,7 @@ def _write(output: Output, title: str, findings: Findings, parts: Sequence[page.
     drawn = [figure for part in parts for figure in part.figures]
     if output.manifest.kind == Kind.FIGURES:
         with output.folder(figures=len(drawn)) as (work, _):
-            charts.write_png(work, drawn)
+            page.write_png(work, drawn)
         console.note(
             f"report: {output.path}: {len(drawn)} figures", code="written", path=output.path, figures=len(drawn)
         )
