@@ -170,7 +170,7 @@ def renewed(
         else [name, figure(before), figure(now), with_sign(now - before, 4)]
         for name, (before, now) in means.items()
     ]
-    blocks = [
+    blocks: list[Table | str] = [
         Table(["measure", "before", "now", "difference"], rows),
         f"Written: {path}, {console.counted(query=queries)}. Commit it.",
     ]

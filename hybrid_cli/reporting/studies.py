@@ -104,8 +104,8 @@ def _aggregated(table: pl.DataFrame, queries: Mapping[str, int], parts: Mapping[
         blocks.append(Table(["collection", "queries", *wide.columns[1:]], rows, str(measure)))
     averaged = " Parts are averaged first, without weights." if max(parts.values()) > 1 else ""
     blocks.append(f"{MACRO}: unweighted mean over {len(parts)} collections. {MICRO}: mean over all queries.{averaged}")
-    means = table.to_dicts()
-    return Result(blocks, {"queries": queries, "parts": parts, "means": means}, means)
+    listed = table.to_dicts()
+    return Result(blocks, {"queries": queries, "parts": parts, "means": listed}, listed)
 
 
 def _check_files(named: Mapping[str, Path]) -> None:
