@@ -304,7 +304,7 @@ def result(complement: Complement) -> Result:
     blocks = [
         sets_table(complement),
         Table(["k", key], glyphs, left=2),
-        contest_table(complement.contests, f"{complement.measure} per query"),
+        contest_table(complement.contests, complement.measure, "Wins, ties and losses per query"),
         *(_group_table(complement, group, means) for group, means in complement.groups),
         *_changed_tables(complement),
     ]
@@ -396,13 +396,13 @@ def sets_table(complement: Complement) -> Table:
     return Table(columns, rows, title, notes, bold={(row, 1) for row in range(len(rows))})
 
 
-def contest_table(contests: Iterable[Contest], title: str) -> Table:
-    """Return wins, ties and losses of runs against others."""
+def contest_table(contests: Iterable[Contest], measure: str, title: str) -> Table:
+    """Return wins, ties, losses and mean differences of runs against others."""
     rows = [
         [f"{c.run}\nagainst {c.base}", f"{c.wins:,}", f"{c.ties:,}", f"{c.losses:,}", with_sign(c.difference)]
         for c in contests
     ]
-    return Table(["run", "wins", "ties", "losses", "difference"], rows, title)
+    return Table(["run", "wins", "ties", "losses", measure], rows, title)
 
 
 def ratio_text(value: float) -> str:

@@ -303,7 +303,9 @@ def overview_section(summary: Summary, lead: Match | None, reused: Sequence[str]
     if lead:
         bases = dict.fromkeys([*lead.bases, *(name for name in summary.baselines if name != lead.run)])
         contests = (contest(summary.values, lead.run, [base], summary.measures[0]) for base in bases)
-        tables.insert(0, contest_table(contests, f"Queries on which {lead.run} is better, equal or worse"))
+        tables.insert(
+            0, contest_table(contests, summary.measures[0], f"Queries on which {lead.run} is better, equal or worse")
+        )
     return Section("measures", "Measures", tables=tables, folded=[Table(counted, counts, "Numbers of queries")])
 
 
@@ -419,7 +421,7 @@ def dots_section(findings: Findings, most: int) -> Section:
         _dots_figure(number, match, measure, dots, runs, sampled) for number, match in enumerate(findings.matches)
     ]
     contests = (contest(values, match.run, match.bases, measure) for match in findings.matches)
-    table = contest_table(contests, f"Queries won and lost by {measure}")
+    table = contest_table(contests, measure, f"Queries won and lost by {measure}")
     return Section("queries", "Per query", figures=figures, tables=[table])
 
 
