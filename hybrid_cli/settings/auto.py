@@ -62,7 +62,7 @@ class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
     quoted: bool | None = redeclare(PrepareFiles, "quoted")
     on_error: OnError = redeclare(PrepareFiles, "on_error")
     on_duplicate: OnDuplicate = redeclare(PrepareRows, "on_duplicate")
-    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling", applies=when(qrels=GIVEN))
+    on_dangling: OnDangling = redeclare(PrepareRows, "on_dangling")
     split_passages: int | None = redeclare(
         Prepare,
         "split_passages",

@@ -101,8 +101,6 @@ class MayWrite(Overwrites):
         output: Output path.
     """
 
-    scopes = scope(when(output=GIVEN), "overwrite")
-
     output: Path | None = option(None, "--output", "-o")
 
 

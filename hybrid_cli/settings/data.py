@@ -31,7 +31,6 @@ from hybrid_cli.settings.common import OnCluster, OnDevice, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, registered, scope, when
 from hybrid_cli.settings.signature import settings_of
 
-_QRELS = when(qrels=GIVEN, pseudo_queries=None)
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
 
 DATA = "Data"
@@ -198,7 +197,6 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     scopes = (
         scope(when(queries=GIVEN), "query_columns")
         + scope(when(qrels=GIVEN), "qrels_columns")
-        + scope(_QRELS, "on_dangling")
         + scope(when(inputs=DELIMITED), "header", "quoted")
         + scope(when(documents_form=TEXT_FILES), "on_error")
     )
@@ -282,8 +280,6 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
 
     corpus: Path = argument(REQUIRED)
     _: KW_ONLY
-    scopes = scope((_QRELS, when(triples=GIVEN, pseudo_queries=None)), "on_dangling")
-
     queries: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
     qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
     triples: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
@@ -312,7 +308,7 @@ class PrepareDpr(PrepareRows, options.Dpr):
 
     corpus: Path = argument(REQUIRED)
     _: KW_ONLY
-    scopes = scope(when(training=GIVEN, pseudo_queries=None), "on_dangling") + scope(when(sample=GIVEN), "sample_from")
+    scopes = scope(when(sample=GIVEN), "sample_from")
 
     queries: Mapping[str, Path] = option({}, "--queries", "--questions", metavar="SPLIT=FILE")
     training: Mapping[str, Path] = option({}, metavar="SPLIT=FILE", needed=when(sample_from="contexts"))
@@ -369,8 +365,7 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
     corpus: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(_QRELS, "on_dangling")
-        + scope(when(queries=GIVEN, topic_format=SGML_TOPICS), "topic_fields")
+        scope(when(queries=GIVEN, topic_format=SGML_TOPICS), "topic_fields")
         + scope(when(document_format=SGML), "text_fields")
         + scope(when(inputs=SGML), "encoding")
     )

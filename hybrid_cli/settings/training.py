@@ -252,15 +252,12 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         )
         + scope(
             when(encoder="static"),
-            "index",
             "dynamic_negatives",
             "temperature",
             "vocab_size",
             "hash_buckets",
             "candidates",
         )
-        + scope(when(loss="listwise"), "index")
-        + scope(when(dev=GIVEN), "index")
         + scope(when(encoder="transformer", loss="contrastive"), "base", "negatives")
         + scope(when(encoder="transformer", loss="listwise"), "list_passages", "dynamic_negatives", "temperature")
         + scope(when(base=None), "matryoshka_dims", "dim")
