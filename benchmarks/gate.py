@@ -20,8 +20,8 @@ from ratios import Row
 
 from hybrid_cli import console
 from hybrid_cli.evaluation import evaluate_queries
-from hybrid_cli.evaluation.gate import ALPHA, smallest_drop
-from hybrid_cli.evaluation.significance import holm, sign_flip
+from hybrid_cli.evaluation.gate import smallest_drop
+from hybrid_cli.evaluation.significance import ALPHA, holm, sign_flip
 
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
 MAIN = MEASURES.index("nDCG@10")

@@ -40,7 +40,7 @@ def fused_run(
     tables: list[pl.DataFrame], fusion: FusionRecipe, hits: int = 1000, depth: int | None = None
 ) -> pl.DataFrame:
     side_by_side = Lists.of(tables, depth)
-    return pl.concat(lists.fuse(side_by_side.blocks(), side_by_side.qids, fusion, hits))
+    return pl.concat(lists.fuse_blocks(side_by_side.blocks(), side_by_side.qids, fusion, hits))
 
 
 def fuse(*rankings: Ranking, fusion: FusionRecipe) -> dict[str, float]:

@@ -332,7 +332,7 @@ def test_the_fusion_example_equals_the_computed_scores(row: list[Any]) -> None:
     if missing == "exact":
         scorers = [lambda pairs, known=known: pl.Series([known[docid] for docid in pairs["docid"]]) for known in true]
         blocks = list(lists.complete(blocks, side_by_side.qids, scorers))
-    fused = pl.concat(lists.fuse(blocks, side_by_side.qids, FusionRecipe(method, (1.0, 1.0), missing), 10))
+    fused = pl.concat(lists.fuse_blocks(blocks, side_by_side.qids, FusionRecipe(method, (1.0, 1.0), missing), 10))
     found = dict(fused.select("docid", "score").iter_rows())
     assert printed == [f"{found[docid]:.4f}" if docid in found else "-" for docid in "wxyz"]
 

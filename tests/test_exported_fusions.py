@@ -103,7 +103,7 @@ def test_min_max_differs_at_the_ends_of_lists_only(method: str) -> None:
 def rankings(fusion: Fusion, formula: Formula, complete: bool = False) -> float:
     """The share of ranks with the same document by both formulas."""
     frame, qids = random_candidates(complete), pl.Series("qid", [f"q{number}" for number in range(20)])
-    ours = pl.concat(lists.fuse([frame], qids, fusion.recipe, 10))
+    ours = pl.concat(lists.fuse_blocks([frame], qids, fusion.recipe, 10))
     theirs = pl.concat(formula.run([frame], qids, 10))
     assert ours.select("qid", "rank").equals(theirs.select("qid", "rank"))
     return float((ours["docid"] == theirs["docid"]).sum() / len(ours))

@@ -296,7 +296,7 @@ def test_exact_scores_equal_complete_lists(first: Ranking, second: Ranking, meth
 
     fusion = recipe(method, missing="exact")
     blocks = lists.complete(side_by_side.blocks(), side_by_side.qids, [scorer(0), scorer(1)])
-    found = pl.concat(lists.fuse(blocks, side_by_side.qids, fusion, 1000))
+    found = pl.concat(lists.fuse_blocks(blocks, side_by_side.qids, fusion, 1000))
     candidates = first.keys() | second.keys()
     whole = [run_of({docid: scores[docid] for docid in candidates}) for scores in truth]
     expected = fused_run(whole, fusion)

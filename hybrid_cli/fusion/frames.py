@@ -52,7 +52,7 @@ def fuse(
             code="needs-indexes",
         )
     joined = lists.Lists.of([Run.of(run_table(run, name)) for name, run in runs.items()], depth)
-    return pl.concat([empty(), *lists.fuse(joined.blocks(), joined.qids, recipe, hits)])
+    return pl.concat([empty(), *lists.fuse_blocks(joined.blocks(), joined.qids, recipe, hits)])
 
 
 def recipe_of(

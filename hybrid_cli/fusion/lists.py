@@ -287,7 +287,9 @@ def _check_underflow(valued: pl.DataFrame, scored: pl.DataFrame, qids: pl.Series
         )
 
 
-def fuse(blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: FusionRecipe, hits: int) -> Iterator[pl.DataFrame]:
+def fuse_blocks(
+    blocks: Iterable[pl.DataFrame], qids: pl.Series, recipe: FusionRecipe, hits: int
+) -> Iterator[pl.DataFrame]:
     """Yield the fused run, one block of queries at a time, with at most `hits` documents per query.
 
     Args:

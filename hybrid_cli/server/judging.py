@@ -53,7 +53,7 @@ _LONGEST_REASON = 200
 _RUN = ("qid", "docid", "rank", "score")
 
 
-class State(Protocol):
+class Served(Protocol):
     """The part of the state of the server that judging needs; see `server.state`."""
 
     settings: Serve
@@ -189,7 +189,7 @@ class Judging:
         preparing: queries that are searched so far, and all.
     """
 
-    state: State
+    state: Served
     journal: Journal
     guidelines: str | None
     preparing: tuple[int, int] = (0, 0)
@@ -199,7 +199,7 @@ class Judging:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
-    def open(cls, state: State, path: Path) -> Judging:
+    def open(cls, state: Served, path: Path) -> Judging:
         """Lock and open the journal.
 
         Raises:

@@ -267,7 +267,7 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
 
         def blocks() -> Iterator[Any]:
             candidates = _candidates(job, joined, shares, job.recipe.missing == "exact")
-            for run in lists.fuse(candidates, joined.qids, job.recipe, job.settings.hits):
+            for run in lists.fuse_blocks(candidates, joined.qids, job.recipe, job.settings.hits):
                 advance(run["qid"].n_unique())
                 yield run.to_arrow()
 

@@ -377,7 +377,7 @@ def _fused(runs: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
     joined = lists.Lists.of(list(runs))
     recipe = FusionRecipe("minmax", (1.0,) * len(runs), "zero")
-    return pl.concat(lists.fuse(joined.blocks(), joined.qids, recipe, HITS))
+    return pl.concat(lists.fuse_blocks(joined.blocks(), joined.qids, recipe, HITS))
 
 
 # --------------------------------------------------------------------------------------------------------- verification
