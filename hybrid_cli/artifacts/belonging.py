@@ -86,13 +86,12 @@ def _refuse_other_sources(
             continue
         if given is not None and source.path.resolve() == given.resolve():
             problem = f"{run}: was searched before {given} changed; index it again with --overwrite, and search again"
-            raise InputError(problem, code=f"changed-{what}", path=run, other=given)
+            raise InputError(problem, code=f"changed-{what}", path=run)
         problem = f"{run}: has other {what} ({source.path}) than {first}"
         raise InputError(
             f"{problem} ({other.path}); {_USE}" if given is None else f"{problem}; {_USE}",
             code=f"other-{what}",
             path=run,
-            other=first,
         )
 
 
@@ -235,7 +234,7 @@ def check_systems(path: Path, systems: Sequence[lineage.System]) -> None:
     before, now = [system.kind for system in tuned if system is not None], [system.kind for system in systems]
     if before != now and sorted(before) == sorted(now):
         problem = f"was tuned for the order {', '.join(before)}, not {', '.join(now)}; use its order"
-        raise path_error(path, problem, code="other-order", value=now, expected=before)
+        raise path_error(path, problem, code="other-order")
     pairs = [(one, other) for one, other in zip(tuned, systems, strict=True) if one is not None]
     changed = any(one.kind == other.kind and one.difference(other) for one, other in pairs)
     if changed and METHODS[read_tuned(path)["method"]].normalization == "none":

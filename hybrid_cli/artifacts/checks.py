@@ -14,7 +14,7 @@ from hybrid_cli.artifacts.history import add_missing_options, same_call, unknown
 from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
 from hybrid_cli.artifacts.unfinished import KEY, unfinished_call
-from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.errors import DamageError, InputError, path_error
 from hybrid_cli.inputs.files import read_bytes
 from hybrid_cli.inputs.json_values import parse_json
 from hybrid_cli.storage import SCHEMAS, Kind, layout
@@ -46,56 +46,33 @@ def check_replaceable(
     refuse_foreign_file(path, existing)
     special = path.exists() and not path.is_file() and not path.is_dir()
     if special or (foreign and not compare and path.is_dir() and not is_empty_folder(path)):
-        raise InputError(
-            f"{path}: not a regular file, and --overwrite replaces files only; name another output",
-            code="not-a-regular-file",
-            path=path,
-        )
+        problem = "not a regular file, and --overwrite replaces files only; name another output"
+        raise path_error(path, problem, code="not-a-regular-file")
     if compare:
         return
     if existing is not None and (foreign or existing.kind != wanted.kind):
         replaced = "files of other tools" if foreign else wanted.kind.phrase
-        raise InputError(
-            f"{path}: {existing.kind.predicate}; --overwrite replaces {replaced} only; name another output",
-            code="other-kind",
-            path=path,
-            kind=existing.kind,
-            expected=wanted.kind,
-        )
+        problem = f"{existing.kind.predicate}; --overwrite replaces {replaced} only; name another output"
+        raise path_error(path, problem, code="other-kind", kind=existing.kind, expected=wanted.kind)
     if existing is None and path.is_dir() and not is_empty_folder(path):
         if (path / MANIFEST).exists():
-            raise InputError(
-                f"{path}: is a folder whose {MANIFEST} cannot be read; restore it, remove the folder, or name another",
-                code="damaged-manifest",
-                path=path,
-            )
-        raise InputError(
-            f"{path}: is a folder that hybrid did not write; remove it, or name another",
-            code="foreign-output",
-            path=path,
-        )
+            problem = f"is a folder whose {MANIFEST} cannot be read; restore it, remove the folder, or name another"
+            raise path_error(path, problem, code="damaged-manifest")
+        problem = "is a folder that hybrid did not write; remove it, or name another"
+        raise path_error(path, problem, code="foreign-output")
     if existing is None and path.is_file() and not foreign and not _suffix(wanted.kind):
-        raise InputError(
-            f"{path}: is a file that hybrid did not write, and the output is a folder; name another",
-            code="foreign-output",
-            path=path,
-        )
+        problem = "is a file that hybrid did not write, and the output is a folder; name another"
+        raise path_error(path, problem, code="foreign-output")
     if path.exists() and not overwrite:
         code, difference, fields = _difference(path, existing, wanted)
-        raise InputError(
-            f"{path}: {difference}; pass --overwrite to replace it, or name another", code=code, path=path, **fields
-        )
+        raise path_error(path, f"{difference}; pass --overwrite to replace it, or name another", code=code, **fields)
 
 
 def refuse_foreign_file(path: Path, existing: Manifest | None) -> None:
     """Refuse to replace a folder with files that hybrid did not write."""
     if existing is not None and (name := foreign_file(path, existing)):
-        raise InputError(
-            f"{path}: {name} is not part of the {existing.kind}; move it, or name another output",
-            code="foreign-file",
-            path=path,
-            file=name,
-        )
+        problem = f"{name} is not part of the {existing.kind}; move it, or name another output"
+        raise path_error(path, problem, code="foreign-file")
 
 
 def _refuse_inside(path: Path) -> None:
@@ -108,22 +85,15 @@ def _refuse_inside(path: Path) -> None:
             whole = find_manifest(folder, any_format=True)
         except DamageError as error:
             if b'"checksum"' in read_bytes(folder / MANIFEST):  # else it belongs to another tool
-                raise InputError(
-                    f"{path}: may be a part of an artifact ({error}); name another output",
-                    code="inside-artifact",
-                    path=path,
-                ) from None
+                problem = f"may be a part of an artifact ({error}); name another output"
+                raise path_error(path, problem, code="inside-artifact") from None
             continue
         except InputError:
             continue
         if whole is not None:
             where = "a part of" if real.relative_to(folder).as_posix() in (whole.files or ()) else "inside"
-            raise InputError(
-                f"{path}: is {where} the {whole.kind} {folder}; name an output next to it",
-                code="inside-artifact",
-                path=path,
-                artifact=folder,
-            )
+            problem = f"is {where} the {whole.kind} {folder}; name an output next to it"
+            raise path_error(path, problem, code="inside-artifact", artifact=folder)
 
 
 def target_of(path: Path) -> Path:
@@ -133,15 +103,10 @@ def target_of(path: Path) -> Path:
         InputError: the path is no name for a file or folder.
     """
     if path.name in ("", ".."):
-        raise InputError(f"{path}: names a folder only; add a name, as in FOLDER/NAME", code="invalid-name", path=path)
+        raise path_error(path, "names a folder only; add a name, as in FOLDER/NAME", code="invalid-name")
     for folder in reversed(path.parents):
         if folder.name == ".." and not folder.parent.exists():
-            raise InputError(
-                f"{path}: no such folder: {folder.parent}; name another output",
-                code="no-such-folder",
-                path=path,
-                folder=folder.parent,
-            )
+            raise path_error(path, f"no such folder: {folder.parent}; name another output", code="no-such-folder")
     try:
         str(path).encode()
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -150,14 +115,12 @@ def target_of(path: Path) -> Path:
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             os.lstat(lock_file(target))  # the longest name that is written next to an output
     except UnicodeEncodeError:
-        raise InputError(
-            f"{str(path)!a}: the name is not valid UTF-8; name another output", code="not-utf-8", path=path
-        ) from None
+        problem = f"{str(path)!a}: the name is not valid UTF-8; name another output"
+        raise InputError(problem, code="not-utf-8", path=path) from None
     except OSError as error:
         shown = path if len(str(path)) < _LONG_NAME else f"{str(path)[:_LONG_NAME]}..."
-        raise InputError(
-            f"{shown}: {(error.strerror or str(error)).lower()}; name another output", code="invalid-name", path=path
-        ) from None
+        problem = f"{shown}: {(error.strerror or str(error)).lower()}; name another output"
+        raise InputError(problem, code="invalid-name", path=path) from None
     return target
 
 
@@ -165,12 +128,8 @@ def check_name(path: Path, kind: Kind) -> None:
     """Refuse a file extension that does not match the kind: readers locate the manifest by the extension."""
     suffix = _suffix(kind)
     if not path.name.endswith(suffix):
-        raise InputError(
-            f"{path}: the name must end with {suffix}; the output is of the kind {kind}",
-            code="other-suffix",
-            path=path,
-            expected=suffix,
-        )
+        problem = f"the name must end with {suffix}; the output is of the kind {kind}"
+        raise path_error(path, problem, code="other-suffix", expected=suffix)
 
 
 def _suffix(kind: Kind) -> str:
@@ -184,33 +143,18 @@ def check_output_path(path: Path, inputs: Mapping[str, Input]) -> None:
     for role, source in inputs.items():
         source_path = source if isinstance(source, Path) else source.path
         if source_path.resolve().is_relative_to(resolved):
-            raise InputError(
-                f"{path}: replacing it would remove the input '{role}' ({source_path}); name another output",
-                code="replaces-input",
-                path=path,
-                role=role,
-                input=source_path,
-            )
+            problem = f"replacing it would remove the input '{role}' ({source_path}); name another output"
+            raise path_error(path, problem, code="replaces-input", role=role)
         if source_path.is_dir() and resolved.is_relative_to(source_path.resolve()):
-            raise InputError(
-                f"{path}: is inside the input '{role}' ({source_path}), which would change; name another output",
-                code="inside-input",
-                path=path,
-                role=role,
-                input=source_path,
-            )
+            problem = f"is inside the input '{role}' ({source_path}), which would change; name another output"
+            raise path_error(path, problem, code="inside-input", role=role, input=source_path)
     _refuse_inside(path)
     folder = next(parent for parent in resolved.parents if parent.exists())
     if not folder.is_dir():
-        raise InputError(
-            f"{folder}: is a file, so it cannot contain {path}; name another output", code="not-a-folder", path=folder
-        )
+        raise path_error(folder, f"is a file, so it cannot contain {path}; name another output", code="not-a-folder")
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise InputError(
-            f"{folder}: not writable; name another output, or change the permissions of the folder",
-            code="not-writable",
-            path=folder,
-        )
+        problem = "not writable; name another output, or change the permissions of the folder"
+        raise path_error(folder, problem, code="not-writable")
 
 
 def existing_manifest(path: Path) -> Manifest | None:
@@ -322,17 +266,14 @@ def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
     *before, version = parse_json(left, unfinished / KEY)
     *now, this = json.loads(wanted.call())
     if version != this:
-        raise InputError(
-            f"{path}: hybrid {version} left a checkpoint of an interrupted training, and this is hybrid {this}; resume "
-            "it with that version, or pass --overwrite to discard it",
-            code="checkpoint-of-another-version",
-            path=path,
-            version=version,
+        problem = (
+            f"hybrid {version} left a checkpoint of an interrupted training, and this is hybrid {this}; resume it with "
+            "that version, or pass --overwrite to discard it"
         )
-    raise InputError(
-        f"{path}: an interrupted training with other options or inputs left a checkpoint: "
+        raise path_error(path, problem, code="checkpoint-of-another-version")
+    problem = (
+        "an interrupted training with other options or inputs left a checkpoint: "
         f"{_changes(json.dumps(before), json.dumps(now))}; repeat its command to resume it, or pass --overwrite to "
-        "discard it",
-        code="checkpoint-of-another-call",
-        path=path,
+        "discard it"
     )
+    raise path_error(path, problem, code="checkpoint-of-another-call")

@@ -66,15 +66,13 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
     made = artifacts.find_manifest(run)
     if made is None:
         if queries is None:
-            raise InputError(
-                f"{run}: the queries are not recorded; pass them with --queries", code="queries-missing", path=run
-            )
+            raise path_error(run, "the queries are not recorded; pass them with --queries", code="queries-missing")
         return SearchedIndex(index, queries, SearchOptions(group=NO_GROUPS))
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
         before = made.input_path("index")
         if "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search":
             problem = "was searched in shards, which give no exact scores; use another --missing"
-            raise path_error(run, problem, code="no-exact-scores", cause="shards")
+            raise path_error(run, problem, code="no-exact-scores")
         if before is not None and before.exists() and before.samefile(index):
             problem = f"{index} has changed since the search{_change(made, manifest)}; search again"
             raise path_error(run, problem, code="index-changed", index=index)
@@ -82,7 +80,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
         raise path_error(run, problem, code="other-index", index=index)
     if made.options.get("rm3"):
         problem = "was searched with --rm3, which has no exact scores; use another --missing"
-        raise path_error(run, problem, code="no-exact-scores", cause="rm3")
+        raise path_error(run, problem, code="no-exact-scores")
     if queries is not None:
         belongs_together([run], queries=queries)
     options = {name: made.options[name] for name in _SEARCHED if made.options.get(name) is not None}
@@ -103,7 +101,7 @@ def exact_sources(
     """
     if len(indexes) != len(runs):
         problem = f"--index: {len(indexes)} indexes for {len(runs)} runs; give one per run, in order"
-        raise InputError(problem, code="number-of-values", option="index", value=len(indexes), expected=len(runs))
+        raise InputError(problem, code="number-of-values", option="index", value=len(indexes))
     return [exact_source(run, index, queries) for run, index in zip(runs.values(), indexes, strict=True)]
 
 
@@ -121,7 +119,7 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
     path = made.input_path("queries")
     if path is None or not path.exists():
         where = f"no longer at {made.input_label('queries')}" if "queries" in made.inputs else "not recorded"
-        raise InputError(f"{run}: its queries are {where}; pass them with --queries", code="queries-missing", path=run)
+        raise path_error(run, f"its queries are {where}; pass them with --queries", code="queries-missing")
     if storage.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
         problem = f"its queries at {path} have changed; search again, or pass them with --queries"
         raise path_error(run, problem, code="input-changed", queries=path, option="queries")

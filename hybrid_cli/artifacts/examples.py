@@ -56,12 +56,8 @@ def corpus_of_examples(path: Path, collection: Path | None = None) -> Path:
         return collections.corpus_path(collection)
     corpus = _unchanged(read_manifest(path, Kind.EXAMPLES), "corpus")
     if corpus is None:
-        raise path_error(
-            path,
-            "its corpus is not recorded, or has changed; pass --collection",
-            code="corpus-missing",
-            option="collection",
-        )
+        problem = "its corpus is not recorded, or has changed; pass --collection"
+        raise path_error(path, problem, code="corpus-missing", option="collection")
     return corpus
 
 

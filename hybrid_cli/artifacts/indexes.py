@@ -50,7 +50,7 @@ def shards_of(index: Path) -> tuple[Path, ...]:
         folders = (path for path in sorted(map(Path, glob(str(index)))) if path.is_dir())
         shards = tuple(shard for folder in folders for shard in shards_of(folder))
         if not shards:
-            raise InputError(f"{index}: no index has such a name", code="no-such-file", path=index)
+            raise path_error(index, "no index has such a name", code="no-such-file")
     elif index.is_dir() and artifacts.read_manifest(index).kind == Kind.SHARDS:
         shards = tuple(sorted(index.glob(layout.SHARDS)))
     else:
@@ -154,7 +154,7 @@ def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Ma
                 f"has other statistics than {shards[0]} (another corpus, or other options); use the shards "
                 "of one sharded index"
             )
-            raise path_error(path, problem, code="other-statistics", other=shards[0])
+            raise path_error(path, problem, code="other-statistics")
     numbers = [manifest.counts["shard"] for manifest in manifests]
     absent = sorted(set(range(first.counts["shards"])) - set(numbers))
     if absent:
@@ -162,11 +162,9 @@ def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Ma
             f"shard {absent[0]} of 0 to {first.counts['shards'] - 1} is missing; restore it, or build the "
             "shards again with `index-bm25 --shards --overwrite`"
         )
-        raise path_error(pattern, problem, code="missing-shard", shard=absent[0], count=first.counts["shards"])
+        raise path_error(pattern, problem, code="missing-shard")
     if len(set(numbers)) < len(numbers):
-        raise InputError(
-            f"{pattern}: contains a shard twice; name each shard once", code="repeated-input", path=pattern
-        )
+        raise path_error(pattern, "contains a shard twice; name each shard once", code="repeated-input")
 
 
 def _parameters(manifest: Manifest) -> tuple[float, ...]:
@@ -185,13 +183,13 @@ def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
                 f"has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them with "
                 "`encode INDEX --index-type`"
             )
-            raise path_error(path, problem, code="other-index-type", value=info.factory, expected=infos[0].factory)
+            raise path_error(path, problem, code="other-index-type")
     known = pl.concat([pl.DataFrame({"docid": docids_of(path), "shard": str(path)}) for path in shards])
     repeated = known.filter(pl.col("docid").is_duplicated()).sort("docid", maintain_order=True)
     if len(repeated):
         docid, second = repeated.row(0)[0], repeated.row(1)[1]
         problem = f"document {docid} is in {repeated.row(0)[1]} too; remove it from one of them"
-        raise path_error(second, problem, code="duplicate-id", other=repeated.row(0)[1], id=docid)
+        raise path_error(second, problem, code="duplicate-id", id=docid)
 
 
 REBUILD = "; build the index again with --overwrite, or pass the collection from which it was built"
@@ -329,7 +327,7 @@ def find_model(index: Path, manifest: Manifest) -> Path:
     """
     folder = recorded_model(index, manifest)
     if folder is None:
-        raise InputError(f"{index}: records no encoder; pass it with --model", code="no-recorded-model", path=index)
+        raise path_error(index, "records no encoder; pass it with --model", code="no-recorded-model")
     if not folder.exists():
         problem = f"its encoder is no longer at {folder}; pass it with --model"
         raise path_error(index, problem, code="recorded-model-missing", model=str(folder))
@@ -366,5 +364,5 @@ def recorded_model(artifact: Path, manifest: Manifest) -> Path | None:
         problem = (
             f"records the model {name!r} with other content than {folder}; pass the model of this artifact with --model"
         )
-        raise path_error(artifact, problem, code="recorded-model-changed", model=name)
+        raise path_error(artifact, problem, code="recorded-model-changed")
     return folder

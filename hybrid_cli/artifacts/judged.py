@@ -13,7 +13,7 @@ from hybrid_cli.artifacts import Manifest, Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import MACHINE, Journal, is_journal
 from hybrid_cli.collections.readers.qrels import raters_of
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.runs.groups import judgments_for
@@ -56,7 +56,7 @@ def split_of_runs(runs: Iterable[Path]) -> Split | None:
     if len(found) > 1:
         names = " and ".join(f"{split.name} of {split.collection}" for split in found)
         problem = f"the runs were searched with queries of several splits ({names}); pass runs of one, or a collection"
-        raise InputError(f"{problem} with --split", code="other-queries", choices=[split.name for split in found])
+        raise InputError(f"{problem} with --split", code="other-queries")
     return found[0] if found else None
 
 
@@ -134,13 +134,13 @@ class BothJudged:
         """
         if raters := machine_raters(qrels):
             problem = f"has judgments of {', '.join(raters)}; needs those of people"
-            raise InputError(f"{qrels}: {problem}", code="machine-judgments", path=qrels, raters=list(raters))
+            raise path_error(qrels, f"{problem}", code="machine-judgments", raters=list(raters))
         people, of_machine = judgments_of(qrels, paths), judgments_of(machine, paths, of_machine=True)
         by_people, by_machine = (frame["qid"].unique(maintain_order=True) for frame in (people, of_machine))
         both = by_people.filter(by_people.is_in(by_machine.implode()))
         if not len(both):
             problem = "has no query that people judged; judge the same queries by the machine"
-            raise InputError(f"{machine}: {problem}", code="other-queries", option="machine", path=machine)
+            raise path_error(machine, f"{problem}", code="other-queries", option="machine")
         rest = by_machine.filter(~by_machine.is_in(both.implode()))
         searched = pl.concat([runs.open_run(path).qids for path in paths.values()]).unique()
         others = rest.filter(rest.is_in(searched.implode()))
@@ -171,11 +171,8 @@ class BothJudged:
     def of_both(self, command: str) -> pl.DataFrame:
         """Return the judgments of people for queries that the machine judged too; warn about the others."""
         if left_out := self.people["qid"].n_unique() - len(self.both):
-            console.warn(
-                f"{command}: the machine did not judge {left_out:,} queries of people, which are left out",
-                code="queries-without-machine",
-                queries=left_out,
-            )
+            problem = f"{command}: the machine did not judge {left_out:,} queries of people, which are left out"
+            console.warn(problem, code="queries-without-machine", queries=left_out)
         return self.people.filter(pl.col("qid").is_in(self.both))
 
 
@@ -233,9 +230,7 @@ def queries_of_judgments(command: str, qrels: Path, corpora: Iterable[Recorded])
         names = ", ".join(split.name for split in found)
         problem = f"{qrels}: its queries are in several splits of {found[0].collection} ({names}); pass --queries"
         problem = f"{problem} {found[0].collection} --split NAME"
-        raise InputError(
-            problem, code="missing-option", path=qrels, option="queries", choices=[split.name for split in found]
-        )
+        raise InputError(problem, code="missing-option", path=qrels, option="queries")
     console.note(
         f"{command}: {qrels} has judgments of split {found[0].name} of {found[0].collection}, which the indexes are of",
         code="assumed-split",
@@ -283,9 +278,7 @@ class Reuse:
 
     def warn(self) -> None:
         """Print a warning."""
-        console.warn(
-            str(self), code="queries-reused", run=self.run, part=str(self.part), count=self.count, queries=self.queries
-        )
+        console.warn(str(self), code="queries-reused", run=self.run, part=str(self.part))
 
 
 def reused(searched: Mapping[str, Path], qrels: Path | None) -> list[Reuse]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hybrid_cli.artifacts.inputs import has_content
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, read_manifest
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.storage.files import sizes
 from hybrid_cli.storage.records import fingerprint
@@ -178,12 +178,8 @@ def refuse_other_index(run: Path, index: Path) -> None:
         if recorded["kind"] in _INDEXES and role.startswith("index")
     }
     if searched and fingerprint(index) not in searched:
-        raise InputError(
-            f"{run}: was not searched in {index}; pass its own index, or omit --index",
-            code="other-index",
-            path=run,
-            index=index,
-        )
+        problem = f"was not searched in {index}; pass its own index, or omit --index"
+        raise path_error(run, problem, code="other-index", index=index)
 
 
 def curves(run: Path) -> list[Path]:

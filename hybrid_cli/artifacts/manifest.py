@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import storage
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.storage import Kind, disk, records
 from hybrid_cli.storage.records import MANIFEST, Record, file_names
 from hybrid_cli.version import __version__
@@ -72,13 +72,10 @@ class Manifest(Record):
         super().__post_init__()
         for role, source in self.inputs.items():
             if not role.strip() or "fingerprint" not in source or not {"path", "part", "name"} & set(source):
-                raise InputError(
-                    f"input '{role}' needs a role, a fingerprint, and a path, a part or a name",
-                    code="invalid-field",
-                    element=role,
-                )
+                problem = f"input '{role}' needs a role, a fingerprint, and a path, a part or a name"
+                raise InputError(problem, code="invalid-field")
             if "\0" in source.get("path", "") + source.get("part", ""):
-                raise InputError(f"input '{role}' has a NUL in its path", code="invalid-field", element=role)
+                raise InputError(f"input '{role}' has a NUL in its path", code="invalid-field")
 
     def of_table(self, path: Path) -> Manifest:
         """Return the manifest of a table at `path`.
@@ -221,15 +218,11 @@ def refuse_missing_plugin(path: Path, group: str, name: object) -> None:
     A plugin runs code: no artifact loads one.
     """
     if made_with := plugins_of(find_manifest(path)):
-        raise InputError(
-            f"{path}: needs '{name}' of {group}, and was made with the plugin {', '.join(made_with)}; install the "
-            "package, or pass the file with --plugin",
-            code="missing-plugin",
-            path=path,
-            group=group,
-            name=name,
-            plugins=made_with,
+        problem = (
+            f"needs '{name}' of {group}, and was made with the plugin {', '.join(made_with)}; install the package, or "
+            "pass the file with --plugin"
         )
+        raise path_error(path, problem, code="missing-plugin", group=group, name=name, plugins=made_with)
 
 
 @contextmanager

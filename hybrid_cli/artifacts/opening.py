@@ -166,7 +166,7 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
     kinds = [read_manifest(path).kind for path in paths]
     if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
         problem = f"{', '.join(map(str, paths))}: exact search needs one or more dense indexes, and at most one lexical"
-        raise InputError(f"{problem} index", code="needs-indexes", paths=paths, kinds=kinds)
+        raise InputError(f"{problem} index", code="needs-indexes")
     limit_threads(options.threads)
     opened: list[LexicalIndex | DenseIndex] = [
         open_lexical(path, options.k1, options.b, device=options.device, threads=options.threads)

@@ -31,7 +31,7 @@ from hybrid_cli.artifacts.checks import (
 )
 from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError, path_error
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.storage import SCHEMAS, Kind, checksums, disk, files, layout, records
 from hybrid_cli.storage.records import MANIFEST, hash_json
@@ -245,16 +245,10 @@ class Output:
         """Keep an existing output that equals the new one; refuse another one."""
         if not files.equal(self.partial, self.target):
             remedy = "name another output" if self.path.is_dir() else "pass --overwrite to replace it, or name another"
-            raise InputError(
-                f"{self.path}: already exists with other content; {remedy}", code="output-differs", path=self.path
-            )
+            raise path_error(self.path, f"already exists with other content; {remedy}", code="output-differs")
         disk.remove(self.partial)
-        console.note(
-            f"{self.manifest.stage}: {self.path} is up to date",
-            code="up-to-date",
-            stage=self.manifest.stage,
-            path=self.path,
-        )
+        problem = f"{self.manifest.stage}: {self.path} is up to date"
+        console.note(problem, code="up-to-date", stage=self.manifest.stage, path=self.path)
 
     def _with(self, counts: dict[str, Any]) -> Manifest:
         return replace(self.manifest, counts=counts, versions={**self.manifest.versions, **plugins.used_versions()})
@@ -299,21 +293,14 @@ def _acquire_lock(path: Path, target: Path) -> BaseFileLock:
         _write_lock(file, os.O_CREAT)  # first: the library takes a file that cannot be created for one that is held
     except (FileNotFoundError, PermissionError) as error:
         reason = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"{path}: no file can be created in {target.parent} ({reason}); name another output",
-            code="not-writable",
-            path=path,
-            folder=target.parent,
-        ) from None
+        problem = f"no file can be created in {target.parent} ({reason}); name another output"
+        raise path_error(path, problem, code="not-writable") from None
     lock = FileLock(file, blocking=False, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
-        raise HybridError(
-            f"{path}: another hybrid process is writing this output{_holder(file)}; wait for it, or stop it",
-            code="locked",
-            path=path,
-        ) from None
+        problem = f"{path}: another hybrid process is writing this output{_holder(file)}; wait for it, or stop it"
+        raise HybridError(problem, code="locked", path=path) from None
     with suppress(OSError):  # the lock holds without its text, for example on a full disk
         _write_lock(file, os.O_TRUNC, f"{os.getpid()}\n{socket.gethostname()}\n")
     return lock

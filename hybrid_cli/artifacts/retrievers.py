@@ -215,7 +215,7 @@ def check_indexes(folder: Path, stored: StoredRetriever, runs: Sequence[Path]) -
     """
     if len(runs) != len(stored.indexes):
         problem = f"has {len(stored.indexes)} indexes, and there are {len(runs)} runs; pass one run for each, in order"
-        raise path_error(folder, problem, code="tuned-for-others", value=len(runs), expected=len(stored.indexes))
+        raise path_error(folder, problem, code="tuned-for-others", value=len(runs))
     for run, index in zip(runs, stored.indexes, strict=True):
         searched = lineage.system_of(run).index
         if searched not in (None, index["fingerprint"]):
@@ -232,7 +232,7 @@ def refuse_shards(indexes: Sequence[Path]) -> None:
     for index in indexes:
         if len(shards_of(index)) > 1:
             problem = f"{index}: has shards, which give no exact scores; pass another --missing, such as zero"
-            raise InputError(problem, code="no-exact-scores", path=index, cause="shards")
+            raise InputError(problem, code="no-exact-scores", path=index)
 
 
 def named_reranker(model: str, depth: int, folder: Path) -> dict[str, str | int]:
@@ -269,7 +269,7 @@ def open_reranker(folder: Path, stored: Mapping[str, str | int], corpora: Sequen
         raise path_error(folder, problem, code="recorded-model-missing", model=label) from error
     if storage.fingerprint(path) != stored["fingerprint"]:
         problem = f"its reranker {path} has changed since; compose again with --overwrite"
-        raise path_error(folder, problem, code="recorded-model-changed", model=str(path))
+        raise path_error(folder, problem, code="recorded-model-changed")
     if not corpora:
         problem = "its reranker needs the texts, and the corpus is not where the indexes record it; move it back"
         raise path_error(folder, problem, code="corpus-missing")

@@ -19,7 +19,7 @@ from hybrid_cli import console, storage
 from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import is_parquet, refuse_special
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.storage import Kind, layout
@@ -51,12 +51,8 @@ def parts(path: Path) -> list[Path]:
     """Return the Parquet files of a corpus, in order."""
     refuse_special(path)
     if not path.exists():
-        raise InputError(
-            f"{path}: no such file or folder; a collection is needed",
-            code="no-such-file",
-            path=path,
-            expected=Kind.COLLECTION,
-        )
+        problem = "no such file or folder; a collection is needed"
+        raise path_error(path, problem, code="no-such-file", expected=Kind.COLLECTION)
     if path.is_file():
         return [path]
     if (path / layout.CORPUS_FILE).is_file():
@@ -67,12 +63,11 @@ def parts(path: Path) -> list[Path]:
             storage.check_listed(folder.parent, files, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
         return files
     _refuse_other_artifact(path)
-    raise InputError(
-        f"{path}: neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; "
-        "create a collection with `hybrid prepare`",
-        code="no-corpus",
-        path=path,
+    problem = (
+        f"neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; create a collection with `hybrid "
+        "prepare`"
     )
+    raise path_error(path, problem, code="no-corpus")
 
 
 def _refuse_other_artifact(path: Path) -> None:
@@ -123,13 +118,8 @@ def check_fields(path: Path, fields: Iterable[str]) -> None:
             column.name for column in schema if column.name != "docid" and any(test(column.type) for test in texts)
         ]
         if missing := [name for name in fields if name not in present]:
-            raise InputError(
-                f"{part}: no field '{missing[0]}'; fields of this corpus: {', '.join(present)}",
-                code="no-such-field",
-                path=part,
-                field=missing[0],
-                choices=present,
-            )
+            problem = f"no field '{missing[0]}'; fields of this corpus: {', '.join(present)}"
+            raise path_error(part, problem, code="no-such-field")
 
 
 def _next(batches: Iterator[pa.RecordBatch], part: Path) -> pa.RecordBatch | None:
@@ -159,7 +149,7 @@ def docids(path: Path) -> pl.Series:
     with storage.reading(corpus):
         frame = _scan(path).select(pl.col("docid").cast(pl.String)).collect()
     if not len(frame):
-        raise InputError(f"{corpus}: no documents; a corpus needs at least one", code="no-documents", path=corpus)
+        raise path_error(corpus, "no documents; a corpus needs at least one", code="no-documents")
     _refuse_nulls(frame, ("docid",), corpus)
     _refuse_repeated(frame, ["docid"], corpus)
     return frame["docid"]
@@ -242,12 +232,8 @@ def texts_of_hits(path: Path, docids: pl.Series) -> pl.DataFrame:
     """
     rows = texts(path, docids)
     if len(docids) and not len(rows):
-        raise InputError(
-            f"{path}: has no document of the runs or judgments, such as '{docids[0]}'; pass their corpus",
-            code="other-corpus",
-            path=path,
-            id=docids[0],
-        )
+        problem = f"has no document of the runs or judgments, such as '{docids[0]}'; pass their corpus"
+        raise path_error(path, problem, code="other-corpus", id=docids[0])
     return rows
 
 
@@ -281,13 +267,8 @@ def tuning_split(path: Path, split: str | None) -> str:
     """Return the split to tune on: the given one, else the only one of a collection, with a note, else `dev`."""
     names = splits(path) if split is None else []
     if len(names) == 1 and names != ["dev"]:
-        console.note(
-            f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries",
-            code="only-split",
-            option="tune",
-            split=names[0],
-            path=path,
-        )
+        problem = f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries"
+        console.note(problem, code="only-split", option="tune")
     return split or (names[0] if len(names) == 1 else "dev")
 
 
@@ -308,55 +289,30 @@ def qrels_path(path: Path, split: str | None = None) -> Path:
 def _split_file(path: Path, split: str | None, role: str) -> Path:
     refuse_special(path)
     if not path.exists():
-        raise InputError(
-            f"{path}: no such file or folder; a collection or a {role} file is needed",
-            code="no-such-file",
-            path=path,
-            expected=role,
-        )
+        problem = f"no such file or folder; a collection or a {role} file is needed"
+        raise path_error(path, problem, code="no-such-file", expected=role)
     if path.is_file():
         if split is not None:
             made = storage.find_record(path)
             if made is not None and made.kind == Kind.RUN:
                 _refuse_other_artifact(path)
-            raise InputError(
-                f"{path}: a file has no splits; omit --split {split}",
-                code="option-does-not-apply",
-                path=path,
-                option="split",
-                value=split,
-            )
+            problem = f"a file has no splits; omit --split {split}"
+            raise path_error(path, problem, code="option-does-not-apply", option="split", value=split)
         return path
     present = _splits(path, role)
     if not present:
         _refuse_other_artifact(path)
-        raise InputError(
-            f"{path}: no {role}.SPLIT.parquet; pass a collection with {role}, or a {role} file",
-            code="no-such-split",
-            path=path,
-            role=role,
-            choices=[],
-        )
+        problem = f"no {role}.SPLIT.parquet; pass a collection with {role}, or a {role} file"
+        raise path_error(path, problem, code="no-such-split", role=role)
     if split is None:
         candidates = [name for name in splits(path) if name in present] or present
         if len(candidates) > 1:
-            raise InputError(
-                f"{path}: several splits ({', '.join(present)}); pass --split NAME",
-                code="missing-option",
-                path=path,
-                option="split",
-                choices=present,
-            )
+            problem = f"several splits ({', '.join(present)}); pass --split NAME"
+            raise path_error(path, problem, code="missing-option", option="split")
         split = candidates[0]
     if split not in present:
-        raise InputError(
-            f"{path}: no {role} of split '{split}'; splits: {', '.join(present)}",
-            code="no-such-split",
-            path=path,
-            role=role,
-            split=split,
-            choices=present,
-        )
+        problem = f"no {role} of split '{split}'; splits: {', '.join(present)}"
+        raise path_error(path, problem, code="no-such-split", role=role, split=split)
     return path / f"{role}.{split}.parquet"
 
 
@@ -397,7 +353,7 @@ def read_queries(file: Path) -> pl.DataFrame:
     else:
         frame = _of_rows((row[1:] for row in query_rows(file)), _QUERIES)
     if frame.is_empty():
-        raise InputError(f"{file}: no queries; pass a file with some", code="no-queries", path=file)
+        raise path_error(file, "no queries; pass a file with some", code="no-queries")
     _refuse_nulls(frame, ("qid", "text"), file)
     _refuse_repeated(frame, ["qid"], file)
     return frame
@@ -425,7 +381,7 @@ def read_qrels(file: Path, of_machine: bool = False) -> pl.DataFrame:
         frame = _of_rows((row[1:] for row in judgment_rows(file, of_machine)), _QRELS)
     _refuse_nulls(frame, tuple(_QRELS), file)
     if frame.is_empty():
-        raise InputError(f"{file}: no judgments; pass a file with some", code="no-judgments", path=file)
+        raise path_error(file, "no judgments; pass a file with some", code="no-judgments")
     frame = frame.unique(maintain_order=True)
     _refuse_repeated(frame, ["qid", "docid"], file)
     return frame
@@ -464,13 +420,8 @@ def _refuse_nulls(frame: pl.DataFrame, names: tuple[str, ...], file: Path) -> No
         if name in ("qid", "docid"):
             lacking |= frame[name] == ""
         if lacking.any():
-            raise InputError(
-                f"{file}, row {(lacking.arg_max() or 0) + 1}: no {name}",
-                code="missing-value",
-                path=file,
-                row=(lacking.arg_max() or 0) + 1,
-                column=name,
-            )
+            problem = f"{file}, row {(lacking.arg_max() or 0) + 1}: no {name}"
+            raise InputError(problem, code="missing-value", path=file, row=(lacking.arg_max() or 0) + 1, column=name)
 
 
 def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
@@ -479,13 +430,8 @@ def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
     fitting = grades.cast(pl.Int32, strict=False)
     if (lost := fitting.is_null() & grades.is_not_null()).any():
         row, value = (lost.arg_max() or 0) + 1, grades.filter(lost)[0]
-        raise InputError(
-            f"{file}, row {row}: relevance {value} is not between {LOWEST} and {HIGHEST}; correct the grade",
-            code="grade-out-of-range",
-            path=file,
-            line=row,
-            value=value,
-        )
+        problem = f"{file}, row {row}: relevance {value} is not between {LOWEST} and {HIGHEST}; correct the grade"
+        raise InputError(problem, code="grade-out-of-range", path=file, line=row, value=value)
 
 
 def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
@@ -495,10 +441,5 @@ def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
     if len(repeated):
         name = " ".join(repeated.select(key).row(0))
         again = repeated.filter(pl.struct(key) == pl.struct(key).first())["row"][1]
-        raise InputError(
-            f"{file}, row {again + 1}: {'/'.join(key)} {name} is repeated; keep one row",
-            code="duplicate-id",
-            path=file,
-            row=again + 1,
-            id=name,
-        )
+        problem = f"{file}, row {again + 1}: {'/'.join(key)} {name} is repeated; keep one row"
+        raise InputError(problem, code="duplicate-id", path=file, row=again + 1, id=name)

@@ -11,7 +11,7 @@ from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.tables import Layout, cell, chosen_columns, open_table
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 
 _LAYOUT = Layout(
     "--expansion",
@@ -42,14 +42,11 @@ def documents(
     added = _read(expansion)
     known = set(collections.docids(collection))
     if unknown := [docid for docid in added if docid not in known]:
-        raise InputError(
-            f"{expansion}: {console.counted(document=len(unknown))} not in {collection} ({unknown[0]}, ...); pass the "
-            "expansion of this collection",
-            code="unknown-id",
-            path=expansion,
-            id=unknown[0],
-            count=len(unknown),
+        problem = (
+            f"{console.counted(document=len(unknown))} not in {collection} ({unknown[0]}, ...); pass the expansion of "
+            "this collection"
         )
+        raise path_error(expansion, problem, code="unknown-id", id=unknown[0], count=len(unknown))
     for batch in collections.documents(collection, batch_rows, fields):
         pairs = zip(batch.column("docid").to_pylist(), batch.column("text").to_pylist(), strict=True)
         texts = pa.array([" ".join([text, *added.get(docid, ())]).strip() for docid, text in pairs], pa.string())

@@ -11,7 +11,7 @@ from pathlib import Path
 from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.draws import draw
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import plain_suffix, read_unpacked
 from hybrid_cli.inputs.json_values import mismatch, parse_json
 
@@ -29,13 +29,8 @@ def random_folds(qids: Set[str], count: int, seed: int) -> Folds:
         InputError: more folds than queries.
     """
     if count > len(qids):
-        raise InputError(
-            f"--folds {count}: more than {console.counted(**{'judged query': len(qids)})}; use fewer folds",
-            code="out-of-range",
-            option="folds",
-            value=count,
-            maximum=len(qids),
-        )
+        problem = f"--folds {count}: more than {console.counted(**{'judged query': len(qids)})}; use fewer folds"
+        raise InputError(problem, code="out-of-range", option="folds", value=count)
     drawn = sorted(qids, key=lambda qid: (draw(seed, qid), qid))
     return [drawn[first::count] for first in range(count)]
 
@@ -51,33 +46,18 @@ def predefined_folds(file: Path, judged: Set[str], unjudged: Set[str]) -> Folds:
     for number, fold in enumerate(folds, 1):
         for qid in fold:
             if qid in home:
-                raise InputError(
-                    f"{file}: query {qid} is in folds {home[qid]} and {number}; keep it in one",
-                    code="duplicate-id",
-                    path=file,
-                    id=qid,
-                    folds=(home[qid], number),
-                )
+                problem = f"query {qid} is in folds {home[qid]} and {number}; keep it in one"
+                raise path_error(file, problem, code="duplicate-id", id=qid, folds=(home[qid], number))
             home[qid] = number
     if unknown := home.keys() - judged - unjudged:
-        raise InputError(
-            f"{file}: unknown: {_counted(unknown)}; select the splits that contain them with --split",
-            code="unknown-id",
-            path=file,
-            id=min(unknown),
-            count=len(unknown),
-        )
+        problem = f"unknown: {_counted(unknown)}; select the splits that contain them with --split"
+        raise path_error(file, problem, code="unknown-id", id=min(unknown), count=len(unknown))
     if missing := judged - home.keys():
-        raise InputError(
-            f"{file}: judged, but in no fold: {_counted(missing)}; add each to one fold",
-            code="missing-id",
-            path=file,
-            id=min(missing),
-            count=len(missing),
-        )
+        problem = f"judged, but in no fold: {_counted(missing)}; add each to one fold"
+        raise path_error(file, problem, code="missing-id", id=min(missing), count=len(missing))
     kept = [[qid for qid in fold if qid in judged] for fold in folds]
     if empty := [number for number, fold in enumerate(kept, 1) if not fold]:
-        raise InputError(f"{file}: fold {empty[0]} has no judged query", code="empty-fold", path=file, fold=empty[0])
+        raise path_error(file, f"fold {empty[0]} has no judged query", code="empty-fold", fold=empty[0])
     return kept
 
 
@@ -97,7 +77,7 @@ def read(file: Path) -> Folds:
     """
     folds = _json_folds(file) if plain_suffix(file) == ".json" else _line_folds(file)
     if len(folds) < 2:
-        raise InputError(f"{file}: fewer than two folds", code="too-few-folds", path=file)
+        raise path_error(file, "fewer than two folds", code="too-few-folds")
     return folds
 
 
@@ -105,12 +85,8 @@ def _json_folds(file: Path) -> Folds:
     text = read_unpacked(file)
     content = parse_json(text, file, parse_int=str, parse_float=str)
     if wrong := mismatch(content, list[list[str]]):
-        raise InputError(
-            f'{file}: {wrong}; folds are a list of lists of query ids, such as [["301", "302"], ["303"]]',
-            code="folds-form",
-            path=file,
-            **wrong.fields,
-        )
+        problem = f'{wrong}; folds are a list of lists of query ids, such as [["301", "302"], ["303"]]'
+        raise path_error(file, problem, code="folds-form", **wrong.fields)
     return list(content)
 
 
@@ -119,13 +95,8 @@ def _line_folds(file: Path) -> Folds:
     for location, line in lines(file):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) != 2:
-            raise InputError(
-                f"{location}: {console.counted(column=len(fields))}; needs query id and fold",
-                code="other-width",
-                **location.fields,
-                found=len(fields),
-                expected=2,
-            )
+            problem = f"{console.counted(column=len(fields))}; needs query id and fold"
+            raise location.error(problem, code="other-width", found=len(fields), expected=2)
         folds.setdefault(fields[1], []).append(fields[0])
     numbers = {name: int(name) for name in folds if name.isdecimal() and len(name) < _LONGEST_NUMBER}
     order = sorted(folds, key=lambda name: (numbers.get(name, float("inf")), name))

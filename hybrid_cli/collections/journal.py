@@ -144,12 +144,7 @@ class Journal:
             except InputError:
                 if line.endswith(b"\n") or not _is_part(line):
                     raise
-                console.warn(
-                    f"{path}: the last line is incomplete and is ignored",
-                    code="incomplete-line",
-                    path=path,
-                    line=number,
-                )
+                console.warn(f"{path}: the last line is incomplete and is ignored", code="incomplete-line")
 
     @classmethod
     def growing(cls, path: Path) -> Journal:

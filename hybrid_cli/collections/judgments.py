@@ -18,7 +18,7 @@ from hybrid_cli import console
 from hybrid_cli.collections.journal import NO_RATER, SKIPPED, SUFFIX, Answer, Journal, Pair, now
 from hybrid_cli.collections.readers.qrels import has_header, judgment_rows, raters_of
 from hybrid_cli.collections.readers.text_files import lines
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import opened, read_bytes
 from hybrid_cli.storage import disk
 
@@ -75,12 +75,8 @@ def open_judgments(path: Path, rater: str | None = None, settles: bool = False) 
             rater.
     """
     if path.suffix not in _SUFFIXES:
-        raise InputError(
-            f"{path}: the name must end with {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}",
-            code="other-suffix",
-            path=path,
-            choices=_SUFFIXES,
-        )
+        problem = f"the name must end with {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
+        raise path_error(path, problem, code="other-suffix")
     if path.suffix == SUFFIX:
         return JournalJudgments(Journal.growing(path), rater or NO_RATER, settles)
     return FileJudgments(path, rater)
@@ -229,9 +225,7 @@ def _check_rater(path: Path, rater: str | None) -> None:
     with suppress(InputError):  # of a line that a power failure has cut, which is removed later
         others = [name for name in raters_of(path) if name not in (rater, NO_RATER)]
     if others:
-        raise InputError(
-            f"{path}: has judgments of {others[0]}; name a new output", code="other-rater", path=path, raters=others
-        )
+        raise path_error(path, f"has judgments of {others[0]}; name a new output", code="other-rater", raters=others)
 
 
 def _check_rows(path: Path) -> None:
@@ -239,33 +233,25 @@ def _check_rows(path: Path) -> None:
     seen: set[Pair] = set()
     for location, qid, docid, _ in judgment_rows(path):
         if (qid, docid) in seen:
-            raise InputError(
-                f"{location}: query {qid} and document {docid} are repeated; keep one of their grades",
-                code="duplicate-id",
-                **location.fields,
-                id=f"{qid} {docid}",
-            )
+            problem = f"query {qid} and document {docid} are repeated; keep one of their grades"
+            raise location.error(problem, code="duplicate-id", id=f"{qid} {docid}")
         seen.add((qid, docid))
 
 
 def _check_columns(path: Path) -> None:
     if has_header(path):
-        raise InputError(
-            f"{path}: has a header; judge adds lines of four columns (qid 0 docid relevance), which the header may not "
-            "fit. Name a new file, or remove the header of a file in that order",
-            code="has-header",
-            path=path,
+        problem = (
+            "has a header; judge adds lines of four columns (qid 0 docid relevance), which the header may not fit. "
+            "Name a new file, or remove the header of a file in that order"
         )
+        raise path_error(path, problem, code="has-header")
     for _, line in lines(path):
         if len(line.split("\t") if "\t" in line else line.split()) == 3:
-            raise InputError(
-                f"{path}: has lines of three columns (qid docid relevance); judge adds lines of four (qid 0 docid "
-                "relevance), and readers refuse a mixture. Name a new file, or add the column to this one",
-                code="other-width",
-                path=path,
-                found=3,
-                expected=4,
+            problem = (
+                "has lines of three columns (qid docid relevance); judge adds lines of four (qid 0 docid relevance), "
+                "and readers refuse a mixture. Name a new file, or add the column to this one"
             )
+            raise path_error(path, problem, code="other-width", found=3, expected=4)
 
 
 def _open(path: Path) -> disk.Growing:
@@ -278,8 +264,6 @@ def _open(path: Path) -> disk.Growing:
         if _COMPLETE.fullmatch(tail) or (b"\t" not in content and _OTHER.fullmatch(tail)):
             file.add("\n")
         elif _PART.fullmatch(tail):  # any other line is reported by its reader
-            console.warn(
-                f"{path}: the last line is incomplete and was removed: {tail!r}", code="incomplete-line", path=path
-            )
+            console.warn(f"{path}: the last line is incomplete and was removed: {tail!r}", code="incomplete-line")
             file.cut(begin)
     return file

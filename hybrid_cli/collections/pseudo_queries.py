@@ -125,12 +125,8 @@ class _PseudoQueries:
         """Draw the queries by a hash of their text; a larger train split contains the smaller ones."""
         texts, too_frequent, changed, left_out = self.texts
         if not texts:
-            raise InputError(
-                f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind",
-                code="no-queries",
-                option="pseudo_queries",
-                value=self._form,
-            )
+            problem = f"--pseudo-queries {self._form}: {self._nothing(left_out)}; use another kind"
+            raise InputError(problem, code="no-queries", option="pseudo_queries", value=self._form)
         train, dev = ({**PSEUDO_SIZES, **self._options.pseudo_sizes}[split] for split in (TRAIN, DEV))
         dev = min(dev, max(1, len(texts) // _DEV_SHARE) if train else len(texts))
         splits = dict.fromkeys(texts[:dev], DEV) | dict.fromkeys(texts[dev : dev + train], TRAIN)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from hybrid_cli import words
 from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import Location as Location
 from hybrid_cli.passages import passage_id
 
@@ -140,7 +140,7 @@ def without_empty_files(source: Source) -> Source:
                 left.pop(row.location.file, None)
                 yield row
             for path in left:
-                raise InputError(f"{path}: no {what}; replace or omit the file", code=f"no-{what}", path=path)
+                raise path_error(path, f"no {what}; replace or omit the file", code=f"no-{what}")
 
         return stream
 
@@ -151,19 +151,14 @@ def without_empty_files(source: Source) -> Source:
 def checked_split(name: str) -> str:
     """Return the name of a split; refuse names that are unsuitable for file names."""
     if not name or name[0] in "-." or not all(letter.isalnum() or letter in "-_." for letter in name):
-        raise InputError(
+        problem = (
             f"split '{name}': needs letters, digits, '-', '_' and '.' only, and a letter, a digit or '_' first, such "
-            "as train or dev-small",
-            code="invalid-name",
-            split=name,
+            "as train or dev-small"
         )
+        raise InputError(problem, code="invalid-name", split=name)
     if len(name.encode()) > _LONGEST_SPLIT:
-        raise InputError(
-            f"split '{name}': a name needs at most {_LONGEST_SPLIT} bytes",
-            code="invalid-name",
-            split=name,
-            limit=_LONGEST_SPLIT,
-        )
+        problem = f"split '{name}': a name needs at most {_LONGEST_SPLIT} bytes"
+        raise InputError(problem, code="invalid-name", split=name)
     return name
 
 
@@ -186,13 +181,8 @@ def split_into_passages(source: Source, options: Import) -> Source:
         return source
     size, stride = options.split_passages, options.passage_stride or options.split_passages
     if stride > size:
-        raise InputError(
-            f"--passage-stride {stride}: leaves out words; pass at most --split-passages {size}",
-            code="out-of-range",
-            option="passage_stride",
-            value=stride,
-            maximum=size,
-        )
+        problem = f"--passage-stride {stride}: leaves out words; pass at most --split-passages {size}"
+        raise InputError(problem, code="out-of-range", option="passage_stride", value=stride)
     counts: dict[str, int] = {}
 
     def documents() -> Iterator[Document]:
@@ -299,14 +289,11 @@ def _draw_queries(source: Source, options: Import) -> tuple[dict[str, set[str]],
     for row in source.queries():
         by_split.setdefault(row.split, set()).add(row.qid)
     if unknown := sorted(set(options.sample_queries) - set(by_split)):
-        raise InputError(
-            f"--sample-queries: the collection has no queries of split '{unknown[0]}'; "
-            f"splits: {', '.join(sorted(by_split)) or 'none'}",
-            code="no-such-split",
-            option="sample_queries",
-            split=unknown[0],
-            choices=sorted(by_split),
+        problem = (
+            f"--sample-queries: the collection has no queries of split '{unknown[0]}'; splits: "
+            f"{', '.join(sorted(by_split)) or 'none'}"
         )
+        raise InputError(problem, code="no-such-split", option="sample_queries", split=unknown[0])
     kept = {
         split: _smallest(qids, options.sample_queries.get(split, len(qids)), options.seed)
         for split, qids in by_split.items()
@@ -322,14 +309,11 @@ def _draw_documents(source: Source, queries: dict[str, set[str]], options: Impor
     docids = {row.docid for row in source.documents()}
     relevant = judged & docids
     if len(relevant) > options.sample:
-        raise InputError(
+        problem = (
             f"--sample {options.sample}: the queries have {len(relevant):,} relevant documents; use a larger sample, "
-            "or fewer queries with --sample-queries SPLIT=N",
-            code="out-of-range",
-            option="sample",
-            value=options.sample,
-            minimum=len(relevant),
+            "or fewer queries with --sample-queries SPLIT=N"
         )
+        raise InputError(problem, code="out-of-range", option="sample", value=options.sample, minimum=len(relevant))
     for docid in source.preferred():
         if len(relevant) >= options.sample:
             break

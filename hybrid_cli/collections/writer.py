@@ -16,7 +16,7 @@ from hybrid_cli import storage, words
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, Rows
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, checked_split
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.storage import Kind, Record, disk, layout
 
 BATCH_ROWS = 8192
@@ -151,11 +151,7 @@ class CollectionWriter:
         rows = write_corpus(self.folder, batches, replace(self.record, kind=Kind.CORPUS))
         self._refuse("duplicate documents", self.on_duplicate, _KEEP_ONE)
         if not rows:
-            raise InputError(
-                f"{self._origin()}: no documents; a collection needs at least one",
-                code="no-documents",
-                path=self._origin(),
-            )
+            raise path_error(self._origin(), "no documents; a collection needs at least one", code="no-documents")
         return docids
 
     def _batches(self, rows: Iterator[Document]) -> Iterator[pa.RecordBatch]:
@@ -198,12 +194,8 @@ class CollectionWriter:
             self._refuse(self._dangling(name), self.on_dangling, "pass --on-dangling drop or keep")
         for split, judgments in sorted(rows.items()):
             if not judgments:
-                raise InputError(
-                    f"{self._origin()}: no judgment of split '{split}' has a document of the corpus and a query",
-                    code="no-judgments",
-                    path=self._origin(),
-                    split=split,
-                )
+                problem = f"no judgment of split '{split}' has a document of the corpus and a query"
+                raise path_error(self._origin(), problem, code="no-judgments")
             columns = {name: [getattr(row, name) for row in judgments] for name in ("qid", "docid", "relevance")}
             self._write_split("qrels", split, columns, Kind.QRELS)
         return {split: len(judgments) for split, judgments in sorted(rows.items())}
@@ -265,10 +257,9 @@ class CollectionWriter:
     def _refuse(self, name: str, policy: str, remedy: str) -> None:
         problem = self.problems.get(name)
         if problem is not None and policy == "error":
-            raise InputError(
-                f"{problem.first}: {name}: {problem}; fix the file, or {remedy}",
+            raise problem.first.error(
+                f"{name}: {problem}; fix the file, or {remedy}",
                 code="duplicate-id" if name.startswith("duplicate") else "dangling-judgments",
-                **problem.first.fields,
                 id=problem.examples[0],
                 count=problem.count,
             )

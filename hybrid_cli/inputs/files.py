@@ -23,7 +23,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -63,6 +63,10 @@ class Location(NamedTuple):
         """The location as fields of an error: `path`, and `line` or the name of another unit."""
         return {"path": self.file, self.unit: self.number}
 
+    def error(self, reason: str, code: str, **fields: object) -> InputError:
+        """Return the error `file, line 3: reason`; see `errors.path_error`."""
+        return self.error(f"{reason}", code=code, **fields)
+
 
 def special(path: Path) -> str | None:
     """Return `a pipe`, `a socket` or `a device`; None for a file, a folder and a missing path."""
@@ -80,11 +84,8 @@ def refuse_special(path: Path) -> None:
         InputError: such a path.
     """
     if kind := special(path):
-        raise InputError(
-            f"{path}: is {kind}, not a regular file; save its content to a file and pass that file",
-            code="not-a-regular-file",
-            path=path,
-        )
+        problem = f"is {kind}, not a regular file; save its content to a file and pass that file"
+        raise path_error(path, problem, code="not-a-regular-file")
 
 
 def refuse_unsafe_name(name: str, source: object) -> None:
@@ -98,13 +99,11 @@ def refuse_unsafe_name(name: str, source: object) -> None:
         InputError: an empty part, `.`, `..`, an absolute path, a drive, a backslash or a NUL.
     """
     if any(part in ("", ".", "..") or _UNSAFE.search(part) for part in name.split("/")):
-        raise InputError(
+        problem = (
             f"{source}: the name {name!r} could lead out of its folder: it has an empty part, `.`, `..`, a drive, a "
-            "backslash or a NUL; rename it",
-            code="unsafe-name",
-            path=str(source),
-            value=name,
+            "backslash or a NUL; rename it"
         )
+        raise InputError(problem, code="unsafe-name", path=str(source), value=name)
 
 
 class _Input(io.FileIO):
@@ -142,13 +141,12 @@ def opened(path: Path) -> BufferedReader:
     try:
         return BufferedReader(_Input(path), _BUFFER)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file", code="no-such-file", path=path) from None
+        raise path_error(path, "no such file", code="no-such-file") from None
     except IsADirectoryError:
-        raise InputError(f"{path}: is a folder; a file is needed", code="is-a-folder", path=path) from None
+        raise path_error(path, "is a folder; a file is needed", code="is-a-folder") from None
     except PermissionError:
-        raise InputError(
-            f"{path}: permission denied; change the permissions of the file", code="permission-denied", path=path
-        ) from None
+        problem = "permission denied; change the permissions of the file"
+        raise path_error(path, problem, code="permission-denied") from None
 
 
 # ------------------------------------------------------------------------------------------------------------- limits
@@ -292,11 +290,8 @@ class _Unpacked(RawIOBase):
         super().close()
 
     def _damaged(self, error: Exception) -> InputError:
-        return InputError(
-            f"{self._path}: damaged {self._form.name} file ({str(error).splitlines()[0]}); download it again",
-            code="damaged-compression",
-            path=self._path,
-        )
+        problem = f"damaged {self._form.name} file ({str(error).splitlines()[0]}); download it again"
+        return path_error(self._path, problem, code="damaged-compression")
 
 
 def _form_of(head: bytes) -> _Form | None:
@@ -322,9 +317,7 @@ def open_binary(path: Path) -> IO[bytes]:
     unpacked = BufferedReader(_Unpacked(path, file, form), 1 << 20)
     head = unpacked.peek(512)
     if again := _form_of(head):
-        raise InputError(
-            f"{path}: is compressed twice ({form.name}, {again.name}); unpack it", code="is-archive", path=path
-        )
+        raise path_error(path, f"is compressed twice ({form.name}, {again.name}); unpack it", code="is-archive")
     _refuse_content(path, head)
     return cast(IO[bytes], unpacked)
 
@@ -333,13 +326,10 @@ def _refuse_content(path: Path, head: bytes) -> None:
     """Refuse a content that is no UTF-8 text, by its first bytes."""
     for what, code, position, magic in _OTHERS:
         if head[position : position + len(magic)] == magic:
-            raise InputError(f"{path}: is {what}", code=code, path=path)
+            raise path_error(path, f"is {what}", code=code)
     if len(head) > 3 and (head[:4:2] == b"\0\0" or head[1:4:2] == b"\0\0"):
-        raise InputError(
-            f"{path}: is a binary file, or UTF-16; convert a text to UTF-8: iconv -f UTF-16 -t UTF-8",
-            code="not-utf-8",
-            path=path,
-        )
+        problem = "is a binary file, or UTF-16; convert a text to UTF-8: iconv -f UTF-16 -t UTF-8"
+        raise path_error(path, problem, code="not-utf-8")
 
 
 def is_compressed(path: Path) -> bool:
@@ -404,7 +394,7 @@ def decode_text(raw: bytes, path: Path, location: object, encoding: str = "utf-8
         raise InputError(
             f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8",
             code="not-utf-8",
-            **(location.fields if isinstance(location, Location) else {"path": path}),
+            **location.fields if isinstance(location, Location) else {"path": path},
         ) from None
 
 
@@ -423,9 +413,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         content = file.read(bound + 1)
     if len(content) > bound:
         advice = "; if it is right, pass a larger --limits line=BYTES" if most is None else ""
-        raise InputError(
-            f"{path}: has more than {bound:,} bytes{advice}", code="file-too-large", path=path, limit=bound
-        )
+        raise path_error(path, f"has more than {bound:,} bytes{advice}", code="file-too-large")
     return content
 
 
@@ -496,11 +484,8 @@ def files_of_folder(folder: Path) -> Files:
 
 
 def _refuse_folder(error: OSError) -> None:
-    raise InputError(
-        f"{error.filename}: {(error.strerror or 'is not readable').lower()}; change the permissions of the folder",
-        code="unreadable-folder",
-        path=error.filename,
-    )
+    problem = f"{(error.strerror or 'is not readable').lower()}; change the permissions of the folder"
+    raise path_error(error.filename, problem, code="unreadable-folder")
 
 
 def _reason_to_leave_out(path: Path, root: Path) -> str:
@@ -519,9 +504,6 @@ def _reason_to_leave_out(path: Path, root: Path) -> str:
 def refuse_link_out(path: Path, folder: Path) -> Path:
     """Return a file of a folder that someone else may have made; refuse a symbolic link that leaves the folder."""
     if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise InputError(
-            f"{path}: is a symbolic link that leaves the folder; if you trust it, copy the folder with `cp -rL`",
-            code="link-leaves-folder",
-            path=path,
-        )
+        problem = "is a symbolic link that leaves the folder; if you trust it, copy the folder with `cp -rL`"
+        raise path_error(path, problem, code="link-leaves-folder")
     return path

@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import Location, byte_lines, decode_text, is_parquet, limits, open_binary, plain_suffix
 from hybrid_cli.inputs.json_values import mismatch_of_fields
 
@@ -62,13 +62,11 @@ def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, dict[s
     bound = limits()
     for location, record in _values(path, chunk):
         if not isinstance(record, dict):
-            raise InputError(
-                f"{location}: is {kind_of(record)}, not a JSON object; each line, or item of an array, "
-                "needs one: {...}",
-                code="not-an-object",
-                path=path,
-                line=location.number,
+            problem = (
+                f"{location}: is {kind_of(record)}, not a JSON object; each line, or item of an array, needs one: "
+                "{...}"
             )
+            raise InputError(problem, code="not-an-object", path=path, line=location.number)
         bound.refuse_columns(location, path, len(record), "fields")
         yield location, record
 
@@ -131,21 +129,15 @@ def named_objects(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, 
                 text.refuse(number, "an item needs a name and ':'")
             value = text.value(number)
             if not isinstance(value, dict):
-                raise InputError(
-                    f"{text.location_of(number)}: '{name}' has {kind_of(value)}; an object is needed",
-                    code="not-an-object",
-                    path=path,
-                    line=number,
-                )
+                problem = f"{text.location_of(number)}: '{name}' has {kind_of(value)}; an object is needed"
+                raise InputError(problem, code="not-an-object", path=path, line=number)
             yield text.location_of(number), without_surrogates(name), value
         if not text.ended():
             text.refuse(number, "more text after the end of the object")
 
 
 def _refuse_json(location: Location, reason: str, advice: str) -> NoReturn:
-    raise InputError(
-        f"{location}: not valid JSON ({reason}); {advice}", code="not-json", path=location.file, line=location.number
-    )
+    raise location.error(f"not valid JSON ({reason}); {advice}", code="not-json")
 
 
 class _Json:
@@ -210,9 +202,7 @@ class _Json:
         try:
             more = self._file.read(size)
         except UnicodeDecodeError:
-            raise InputError(
-                f"{self._path}: not valid UTF-8; convert the file", code="not-utf-8", path=self._path
-            ) from None
+            raise path_error(self._path, "not valid UTF-8; convert the file", code="not-utf-8") from None
         self._held, self._at, self._ended = self._held[self._at :] + more, 0, not more
 
 
@@ -238,11 +228,5 @@ def check_field(record: dict[str, Any], field: str, kind: Any, location: Locatio
         code: code of the error.
     """
     if wrong := mismatch_of_fields(record, {field: kind}):
-        raise InputError(
-            f"{location}: {wrong.element} is {kind_of(wrong.value)}; needs {wrong.needed}",
-            code=code,
-            path=location.file,
-            line=location.number,
-            column=field,
-            element=wrong.element,
-        )
+        problem = f"{wrong.element} is {kind_of(wrong.value)}; needs {wrong.needed}"
+        raise location.error(problem, code=code, column=field, element=wrong.element)

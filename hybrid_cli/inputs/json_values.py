@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.inputs.files import read_bytes
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def parse_json(text: str | bytes, name: object, **options: Any) -> Any:
     try:
         return json.loads(text.decode() if isinstance(text, bytes) else text, **options)
     except NOT_JSON as error:
-        raise InputError(f"{name}: is not readable JSON ({reason(error)})", code="not-json", path=name) from None
+        raise path_error(name, f"is not readable JSON ({reason(error)})", code="not-json") from None
 
 
 def reason(error: Exception) -> str:
@@ -63,12 +63,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _refuse_no_object(value: Any, where: object) -> NoReturn:
-    raise InputError(
-        f"{where}: needs a JSON object {{...}}, not {describe_value(value)}",
-        code="not-an-object",
-        path=where,
-        value=value,
-    )
+    problem = f"needs a JSON object {{...}}, not {describe_value(value)}"
+    raise path_error(where, problem, code="not-an-object", value=value)
 
 
 class Mismatch(NamedTuple):
@@ -111,21 +107,15 @@ def make_typed(kind: type[T], values: Any, where: object) -> T:
     hints = _hints(kind)  # type: ignore[arg-type]
     declared = {declaration.name: declaration for declaration in fields(kind)}  # type: ignore[arg-type]
     if unknown := sorted(set(values) - set(declared)):
-        raise InputError(
-            f"{where}: unknown field {', '.join(unknown)}; update hybrid",
-            code="json-unknown-field",
-            path=where,
-            element=unknown[0],
-        )
+        problem = f"unknown field {', '.join(unknown)}; update hybrid"
+        raise path_error(where, problem, code="json-unknown-field", element=unknown[0])
     required = (
         name for name, declaration in declared.items() if declaration.default is declaration.default_factory is MISSING
     )
     if lacking := [name for name in required if name not in values]:
-        raise InputError(
-            f"{where}: has no field '{lacking[0]}'", code="json-missing-field", path=where, element=lacking[0]
-        )
+        raise path_error(where, f"has no field '{lacking[0]}'", code="json-missing-field", element=lacking[0])
     if wrong := mismatch_of_fields(values, {name: hints[name] for name in values}):
-        raise InputError(f"{where}: {wrong}", code="json-type", path=where, **wrong.fields)
+        raise path_error(where, f"{wrong}", code="json-type", **wrong.fields)
     return kind(**{name: _as_declared(value, hints[name]) for name, value in values.items()})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import console, memory, storage
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.inputs.files import is_parquet
 from hybrid_cli.runs.run import BLOCK_ROWS, ROW_BYTES, Run, Survey, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
@@ -83,12 +83,10 @@ def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
     memory.require(ROW_BYTES * BLOCK_ROWS + rows, f"{path}, which must be sorted,")
     table = check_run(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
-        raise InputError(
-            f"{path}: was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; "
-            "make it again",
-            code="damaged",
-            path=path,
+        problem = (
+            f"was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; make it again"
         )
+        raise path_error(path, problem, code="damaged")
     return sort_hits(table, path)
 
 
@@ -130,11 +128,8 @@ class _ParquetReader:
             )
             self._begin = begin
             if _stamp(self._path) != self._stamp:
-                raise HybridError(
-                    f"{self._path}: was replaced while it was read; run the same command again",
-                    code="input-replaced",
-                    path=self._path,
-                )
+                problem = f"{self._path}: was replaced while it was read; run the same command again"
+                raise HybridError(problem, code="input-replaced", path=self._path)
         return self._window.slice(begin - self._begin, end - begin)
 
 
@@ -182,21 +177,16 @@ def check_run(run: pl.DataFrame, path: object) -> pl.DataFrame:
     rows = run.with_row_index("row", offset=1)
     lacking = rows.filter(pl.any_horizontal(pl.col("qid", "docid").fill_null("") == ""))
     if len(lacking):
-        raise InputError(
-            f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run",
-            code="missing-value",
-            path=path,
-            row=lacking["row"][0],
-            column=_first_null(lacking),
-        )
+        problem = f"{path}, row {lacking['row'][0]}: {_first_null(lacking)} is missing; fix the run"
+        raise InputError(problem, code="missing-value", path=path, row=lacking["row"][0], column=_first_null(lacking))
     bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
     if len(bad):
         row = bad.row(0, named=True)
-        raise InputError(
-            f"{path}: {console.counted(score=len(bad))} not finite, the first in row {row['row']} "
-            f"(query {row['qid']}, document {row['docid']}); fix the run",
+        raise path_error(
+            path,
+            f"{console.counted(score=len(bad))} not finite, the first in row {row['row']} (query {row['qid']}, "
+            f"document {row['docid']}); fix the run",
             code="score-not-finite",
-            path=path,
             row=row["row"],
             query=row["qid"],
             document=row["docid"],
@@ -204,15 +194,10 @@ def check_run(run: pl.DataFrame, path: object) -> pl.DataFrame:
     twice = rows.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
-        raise InputError(
-            f"{path}: query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); "
-            "remove the duplicates",
-            code="duplicate-id",
-            path=path,
-            row=row["row"],
-            query=row["qid"],
-            document=row["docid"],
+        problem = (
+            f"query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); remove the duplicates"
         )
+        raise path_error(path, problem, code="duplicate-id", row=row["row"], query=row["qid"], document=row["docid"])
     return run
 
 
@@ -228,13 +213,8 @@ def sort_hits(run: pl.DataFrame, path: object) -> pl.DataFrame:
     if len(by_score):
         if (by_score["score"] == -by_score["rank"]).fill_null(False).all():
             qid, rank = by_score.row(0, named=True)["qid"], by_score["rank"][0]
-            raise InputError(
-                f"{path}: is no run: query {qid} has rank {rank} more than once, and there are no scores",
-                code="duplicate-rank",
-                path=path,
-                query=qid,
-                rank=rank,
-            )
+            problem = f"is no run: query {qid} has rank {rank} more than once, and there are no scores"
+            raise path_error(path, problem, code="duplicate-rank", query=qid, rank=rank)
         count = by_score["qid"].n_unique()
         _note_repaired(path, count)
     ordered = by_rank.sort("qid", "rank", maintain_order=True)  # ranks may start at 0 or have gaps
@@ -245,12 +225,8 @@ def sort_hits(run: pl.DataFrame, path: object) -> pl.DataFrame:
 @cache
 def _note_repaired(path: Path, count: int) -> None:
     """Say once that scores order the hits of some queries; commands read a run several times."""
-    console.note(
-        f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits",
-        code="ranks-repaired",
-        path=path,
-        count=count,
-    )
+    problem = f"{path}: ranks of {console.counted(query=count)} are missing or repeated; score orders their hits"
+    console.note(problem, code="ranks-repaired", path=path, count=count)
 
 
 def _first_null(rows: pl.DataFrame) -> str:

@@ -39,10 +39,10 @@ def run_table(run: RunLike, name: str = "the run") -> pl.DataFrame:
     frame = of_dictionary(run, "score", name) if isinstance(run, Mapping) else frame_of(run, name)
     positions = named_columns(frame.columns, name)
     if positions is None:
-        raise InputError(
-            f"{name}: needs the columns qid, docid, and score or rank; it has {', '.join(frame.columns) or 'none'}",
-            code="no-such-column",
+        problem = (
+            f"{name}: needs the columns qid, docid, and score or rank; it has {', '.join(frame.columns) or 'none'}"
         )
+        raise InputError(problem, code="no-such-column")
     columns = {field: pl.col(frame.columns[at]) for field, at in positions.items()}
     texts = {field: _as_text(frame, columns[field], name) for field in ("qid", "docid")}
     try:
@@ -66,10 +66,8 @@ def frame_of(table: Any, name: str) -> pl.DataFrame:
         return table
     if hasattr(table, "columns") and hasattr(table, "to_dict"):  # pandas, which need not be installed
         return table_of(table.to_dict("list"), name)
-    raise InputError(
-        f"{name}: is {type(table).__name__}; pass a data frame, a dictionary {{qid: {{docid: value}}}} or a path",
-        code="not-a-table",
-    )
+    problem = f"{name}: is {type(table).__name__}; pass a data frame, a dictionary {{qid: {{docid: value}}}} or a path"
+    raise InputError(problem, code="not-a-table")
 
 
 def of_dictionary(values: Mapping[Any, Any], column: str, name: str) -> pl.DataFrame:
@@ -94,9 +92,8 @@ def table_of(columns: Mapping[str, Any], name: str) -> pl.DataFrame:
 
 def _items(hits: Any, qid: object, name: str) -> Any:
     if not isinstance(hits, Mapping):
-        raise InputError(
-            f"{name}: query {qid} has {type(hits).__name__}; needs a dictionary {{docid: value}}", code="not-a-table"
-        )
+        problem = f"{name}: query {qid} has {type(hits).__name__}; needs a dictionary {{docid: value}}"
+        raise InputError(problem, code="not-a-table")
     return hits.items()
 
 
@@ -145,7 +142,7 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
         raise InputError(f"the queries: two have the id {repeated}", code="duplicate-id", id=repeated)
     if table["text"].null_count():
         qid = table.filter(pl.col("text").is_null())["qid"][0]
-        raise InputError(f"the queries: {qid} has no text", code="no-text", id=qid)
+        raise InputError(f"the queries: {qid} has no text", code="no-text")
     return table
 
 
@@ -156,7 +153,7 @@ def checked_depth(k: int) -> int:
         InputError: no whole number from 1 on.
     """
     if not isinstance(k, Integral) or k < 1:
-        raise InputError(f"k {k}: needs a whole number >= 1", code="invalid-depth", value=k)
+        raise InputError(f"k {k}: needs a whole number >= 1", code="invalid-depth")
     return int(k)
 
 

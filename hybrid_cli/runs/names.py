@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 
 
 def name_runs(paths: Sequence[str | Path]) -> dict[str, Path]:
@@ -20,14 +20,10 @@ def name_runs(paths: Sequence[str | Path]) -> dict[str, Path]:
     for name, path in given:
         chosen = name if name is not None else _short(path.with_suffix(""), plain)
         if taken.get(chosen) == path:
-            raise InputError(f"{path}: is listed twice; list each file once", code="repeated-input", path=path)
+            raise path_error(path, "is listed twice; list each file once", code="repeated-input")
         if chosen in taken:
-            raise InputError(
-                f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}",
-                code="duplicate-name",
-                path=path,
-                name=chosen,
-            )
+            problem = f"two runs are named '{chosen}' ({taken[chosen]} and {path}); write name={path}"
+            raise InputError(problem, code="duplicate-name", path=path, name=chosen)
         taken[chosen] = path
     return taken
 
@@ -41,7 +37,7 @@ def named_once(paths: Sequence[str | Path]) -> dict[str, Path]:
     by_name = name_runs(paths)
     for path in by_name.values():
         if list(by_name.values()).count(path) > 1:
-            raise InputError(f"{path}: is listed twice; list each file once", code="repeated-input", path=path)
+            raise path_error(path, "is listed twice; list each file once", code="repeated-input")
     return by_name
 
 
@@ -53,14 +49,8 @@ def pick(given: str, known: Mapping[str, Path], option: str) -> Path:
     """
     path = known[given] if given in known else next(iter(name_runs([given]).values()))
     if not path.exists():
-        raise InputError(
-            f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}",
-            code="no-such-file",
-            path=path,
-            option=option,
-            value=given,
-            choices=list(known),
-        )
+        problem = f"{option} {given}: no such run or file; the runs are {', '.join(known) or 'none'}"
+        raise InputError(problem, code="no-such-file", path=path, option=option, value=given)
     return path
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import polars as pl
 
 from hybrid_cli import console
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import (
     DOCIDS,
     QIDS,
@@ -102,7 +102,7 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
                 yield _parsed(rows, path, above, form)
             above += data.count(b"\n")
     if form is None:
-        raise InputError(f"{path}: not a TREC run: the file is empty", code="empty-run", path=path)
+        raise path_error(path, "not a TREC run: the file is empty", code="empty-run")
 
 
 def _form_of(line: str, location: Location) -> _Form:
@@ -119,14 +119,11 @@ def _form_of(line: str, location: Location) -> _Form:
     if len(fields) == _MSMARCO.width:
         return _MSMARCO._replace(tabs=tabs)
     if (count := len(line.split())) != _TREC.width:
-        raise InputError(
-            f"{location}: {count} fields; {_TREC.needs}; {_MSMARCO.needs}; other runs need a first line with the names "
-            "qid, docid, rank and score",
-            code="other-width",
-            **location.fields,
-            found=count,
-            expected=_TREC.width,
+        problem = (
+            f"{count} fields; {_TREC.needs}; {_MSMARCO.needs}; other runs need a first line with the names qid, docid, "
+            "rank and score"
         )
+        raise location.error(problem, code="other-width", found=count, expected=_TREC.width)
     return _TREC
 
 
@@ -141,19 +138,15 @@ def named_columns(names: Sequence[str], location: object) -> dict[str, int] | No
     """
     positions = {fold_name(name): at for at, name in reversed(list(enumerate(names)))}
     if set(positions) == _BEIR_JUDGMENTS:
-        raise InputError(
-            f"{location}: has the columns of BEIR's judgments; name those of a run qid, docid and score",
-            code="is-judgments",
-        )
+        problem = f"{location}: has the columns of BEIR's judgments; name those of a run qid, docid and score"
+        raise InputError(problem, code="is-judgments")
     known = dict(zip(_KINDS, (QIDS, DOCIDS, _RANKS, _SCORES), strict=True))
     usual = {field: next((positions[name] for name in known[field] if name in positions), None) for field in known}
     if usual["qid"] is None or usual["docid"] is None:
         return None
     if usual["rank"] is None and usual["score"] is None:
-        raise InputError(
-            f"{location}: has no column of ranks and none of scores (columns: {', '.join(islice(names, 50))})",
-            code="no-scores",
-        )
+        problem = f"{location}: has no column of ranks and none of scores (columns: {', '.join(islice(names, 50))})"
+        raise InputError(problem, code="no-scores")
     return {field: at for field, at in usual.items() if at is not None}
 
 
@@ -168,12 +161,10 @@ def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
         names = list(record)
         positions = named_columns(names, location)
         if positions is None:
-            raise InputError(
-                f"{location}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score",
-                code="no-such-field",
-                path=path,
-                line=location.number,
+            problem = (
+                f"{location}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score"
             )
+            raise InputError(problem, code="no-such-field", path=path, line=location.number)
         yield location, {field: record[names[at]] for field, at in positions.items()}
 
 
@@ -189,27 +180,20 @@ def _csv_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
         limits().refuse_columns(path, path, len(header))
         positions = named_columns(header, f"{path}, line 1")
         if positions is None:
-            raise InputError(
-                f"{path}, line 1: a run in a CSV file needs a first line with the names qid, docid, rank and score",
-                code="no-header",
-                path=path,
-                line=1,
+            problem = (
+                f"{path}, line 1: a run in a CSV file needs a first line with the names qid, docid, rank and score"
             )
+            raise InputError(problem, code="no-header", path=path)
         for fields in reader:
             location = Location(path, reader.line_num)
             if fields and len(fields) != len(header):
-                raise InputError(
-                    f"{location}: {console.counted(column=len(fields))}, the first line has {len(header)}",
-                    code="other-width",
-                    path=path,
-                    line=location.number,
-                )
+                problem = f"{location}: {console.counted(column=len(fields))}, the first line has {len(header)}"
+                raise InputError(problem, code="other-width", path=path, line=location.number)
             if fields:
                 yield location, {field: fields[at] for field, at in positions.items()}
     except csv.Error as error:
-        raise InputError(
-            f"{path}, line {reader.line_num}: {error}", code="not-csv", path=path, line=reader.line_num
-        ) from None
+        problem = f"{path}, line {reader.line_num}: {error}"
+        raise InputError(problem, code="not-csv", path=path, line=reader.line_num) from None
 
 
 def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]]) -> Iterator[pl.DataFrame]:
@@ -219,13 +203,8 @@ def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]])
         for location, hit in block:
             for field, value in hit.items():
                 if not isinstance(value, str):
-                    raise InputError(
-                        f"{location}: the {field} is {kind_of(value)}; a text or a number is needed",
-                        code="not-a-text",
-                        path=path,
-                        line=location.number,
-                        column=field,
-                    )
+                    problem = f"{location}: the {field} is {kind_of(value)}; a text or a number is needed"
+                    raise InputError(problem, code="not-a-text", path=path, line=location.number, column=field)
         columns = {field: [hit.get(field) for _, hit in block] for field in _KINDS}
         table = pl.DataFrame(columns, schema=_KINDS)
         scored = table["score"].is_not_null().any()
@@ -234,7 +213,7 @@ def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]])
         first = False
         yield table.select("qid", "docid", *_numbers(pl.col("rank"), pl.col("score") if scored else None))
     if first:
-        raise InputError(f"{path}: no hits; the file is empty", code="empty-run", path=path)
+        raise path_error(path, "no hits; the file is empty", code="empty-run")
 
 
 def _numbers(rank: pl.Expr, score: pl.Expr | None) -> tuple[pl.Expr, pl.Expr]:
@@ -248,11 +227,8 @@ def _numbers(rank: pl.Expr, score: pl.Expr | None) -> tuple[pl.Expr, pl.Expr]:
 @cache
 def note_ranks(path: Path) -> None:
     """Say once that a run has no scores; commands read a run several times."""
-    console.note(
-        f"{path}: has ranks without scores; the scores are the ranks times -1, whatever method uses them",
-        code="no-scores",
-        path=path,
-    )
+    problem = f"{path}: has ranks without scores; the scores are the ranks times -1, whatever method uses them"
+    console.note(problem, code="no-scores", path=path)
 
 
 def _next_lines(file: IO[bytes], path: Path) -> bytes:
@@ -270,12 +246,8 @@ def _decoded(data: bytes, path: Path, above: int) -> list[str]:
         return data.decode().split("\n")
     except UnicodeDecodeError as error:
         number = above + data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {number}: not a TREC run: the line is not valid UTF-8",
-            code="not-utf-8",
-            path=path,
-            line=number,
-        ) from None
+        problem = f"{path}, line {number}: not a TREC run: the line is not valid UTF-8"
+        raise InputError(problem, code="not-utf-8", path=path, line=number) from None
 
 
 def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFrame:
@@ -291,14 +263,8 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     bad = fields.filter(pl.col("f").list.len() != form.width)
     if len(bad):
         number, value = bad.row(0)
-        raise InputError(
-            f"{path}, line {number}: {len(value)} fields; {form.needs}",
-            code="other-width",
-            path=path,
-            line=number,
-            found=len(value),
-            expected=form.width,
-        )
+        problem = f"{path}, line {number}: {len(value)} fields; {form.needs}"
+        raise InputError(problem, code="other-width", path=path, line=number, found=len(value), expected=form.width)
 
     def field(at: int | None, kind: type[pl.DataType]) -> pl.Expr:
         return pl.lit(None, kind) if at is None else pl.col("f").list.get(at).cast(kind, strict=False)
@@ -311,11 +277,6 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     unusable = hits["rank"].is_null() | ((hits["rank"] < 1) & (not form.header))
     if form.score is None and unusable.any():
         number, value = fields.filter(unusable).row(0)
-        raise InputError(
-            f"{path}, line {number}: '{value[form.rank]}' is no rank from 1; {form.needs}",
-            code="not-a-rank",
-            path=path,
-            line=number,
-            value=value[form.rank],
-        )
+        problem = f"{path}, line {number}: '{value[form.rank]}' is no rank from 1; {form.needs}"
+        raise InputError(problem, code="not-a-rank", path=path, line=number, value=value[form.rank])
     return hits

@@ -8,7 +8,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts.belonging import belongs_together
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.passages import MAX, PASSAGE
 from hybrid_cli.runs.groups import by_document
 from hybrid_cli.settings import ConcatRuns
@@ -30,7 +30,7 @@ def concat_runs(settings: ConcatRuns) -> Path:
             is no passage.
     """
     if len(settings.runs) < 2 and settings.group is None:
-        raise InputError("concat-runs: needs two or more runs, got 1", code="too-few-runs", option="runs", value=1)
+        raise InputError("concat-runs: needs two or more runs, got 1", code="too-few-runs", option="runs")
     belongs_together(settings.runs)
     inputs = {f"run {number}": path for number, path in enumerate(settings.runs, 1)}
     output = artifacts.output_of(settings, Kind.RUN, inputs)
@@ -41,15 +41,11 @@ def concat_runs(settings: ConcatRuns) -> Path:
     for path, part in zip(settings.runs, parts, strict=True):
         qids = part.qids.to_list()
         if again := [qid for qid in qids if qid in home]:
-            raise InputError(
-                f"{path}: query {again[0]} is also in {home[again[0]]} ({len(again):,} such queries); "
-                "use `hybrid fuse` for runs of the same queries",
-                code="duplicate-query",
-                path=path,
-                id=again[0],
-                other=home[again[0]],
-                count=len(again),
+            problem = (
+                f"query {again[0]} is also in {home[again[0]]} ({len(again):,} such queries); use `hybrid fuse` for "
+                "runs of the same queries"
             )
+            raise path_error(path, problem, code="duplicate-query", id=again[0], other=home[again[0]], count=len(again))
         home |= dict.fromkeys(qids, path)
     blocks = (_aggregate(block, settings) for part in parts for block in part.blocks())
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
@@ -72,13 +68,9 @@ def _aggregate(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
         return block
     other = block.filter(~pl.col("docid").str.contains(PASSAGE))
     if len(other):
-        raise option_error(
-            "group",
-            settings.group,
-            f"document {other['docid'][0]} of query {other['qid'][0]} is no passage "
-            "DOCID#NUMBER; pass a run of a collection made with `prepare --split-passages`",
-            code="not-a-passage",
-            id=other["docid"][0],
-            query=other["qid"][0],
+        problem = (
+            f"document {other['docid'][0]} of query {other['qid'][0]} is no passage DOCID#NUMBER; pass a run of a "
+            "collection made with `prepare --split-passages`"
         )
+        raise option_error("group", settings.group, problem, code="not-a-passage")
     return by_document(block, MAX).select(runs.SCHEMA.names())

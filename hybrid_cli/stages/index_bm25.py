@@ -211,30 +211,18 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
             code="tuned",
             measure=settings.measure,
             queries=tuning.queries,
-            gain=tuning.held_out_gain,
         )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
-            console.warn(
-                f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}", code="no-tuning-gain", k1=k1, b=b
-            )
+            problem = f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}"
+            console.warn(problem, code="no-tuning-gain", k1=k1, b=b)
     counts = index.counts()
     if not counts["terms"]:
-        console.warn(
-            f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus",
-            code="no-terms",
-            path=settings.output,
-            option="fields",
-        )
+        problem = f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus"
+        console.warn(problem, code="no-terms", path=settings.output, option="fields")
     built = (
         f"{console.counted(document=counts['documents'])} ({counts['empty documents']:,} empty), "
         + console.counted(term=counts["terms"], token=counts["tokens"])
     )
     what = "stored only k1 and b" if reused else built
-    console.note(
-        f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}",
-        code="written",
-        path=settings.output,
-        k1=index.k1,
-        b=index.b,
-        reused=reused,
-    )
+    problem = f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}"
+    console.note(problem, code="written", path=settings.output, k1=index.k1, b=index.b, reused=reused)

@@ -71,11 +71,8 @@ def _source(settings: Prepare) -> Source:
         values = {name: getattr(settings, name) for name in signature(settings.reader).parameters}
         source = settings.reader(**values)
         if not isinstance(source, Source):
-            raise InputError(
-                f"{settings.command}: its reader returned {type(source).__name__}; a Source is needed",
-                code="not-a-source",
-                command=settings.command,
-            )
+            problem = f"{settings.command}: its reader returned {type(source).__name__}; a Source is needed"
+            raise InputError(problem, code="not-a-source")
         files = {name: value for name, value in values.items() if isinstance(value, Path)}
         return source if source.files else replace(source, files=files)
     name = settings.command.split()[1].replace("-", "_")
@@ -96,7 +93,6 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
         path=settings.output,
         documents=counts["documents"],
         queries=queries,
-        judgments=judgments,
     )
     if made := counts.get("pseudo_queries"):
         left_out = "; ".join(f"{reason}: {number:,}" for reason, number in made["left_out"].items())
@@ -109,21 +105,15 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
             left_out=made["left_out"],
         )
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
-            console.note(
-                "  the queries of the source are left out; prepare it without --pseudo-queries to use them",
-                code="queries-left-out",
-                option="pseudo_queries",
-            )
+            problem = "  the queries of the source are left out; prepare it without --pseudo-queries to use them"
+            console.note(problem, code="queries-left-out", option="pseudo_queries")
     for line, (name, facts) in zip(problems, counts["problems"].items(), strict=True):
         console.note(f"  {line}", code="problem", problem=name, **facts)
     for line in _left_out(counts.get("other_content", {})):
         console.note(f"  {line}", code="other-content")
     if LONG_DOCUMENTS in counts["problems"] and settings.split_passages is None:
-        console.note(
-            "  most encoders cut long documents; --split-passages N divides them into passages of N words",
-            code="long-documents",
-            option="split_passages",
-        )
+        problem = "  most encoders cut long documents; --split-passages N divides them into passages of N words"
+        console.note(problem, code="long-documents", option="split_passages")
 
 
 def _left_out(counts: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:

@@ -88,7 +88,7 @@ def _names(settings: Split) -> list[str]:
         return present
     if not settings.split and len(present) > 1:
         problem = f"{settings.collection}: several splits ({', '.join(present)}); pass --split NAME, or all"
-        raise InputError(problem, code="missing-option", option="split", path=settings.collection, choices=present)
+        raise InputError(problem, code="missing-option", option="split", path=settings.collection)
     return list(dict.fromkeys(settings.split)) or present
 
 

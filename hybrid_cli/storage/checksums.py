@@ -80,11 +80,8 @@ def check(path: Path) -> None:
 
 def changed_error(path: Path) -> DamageError:
     """Return the error about a file that differs from its checksum."""
-    return DamageError(
-        f"{path}: the content changed on the disk after it was written; restore or rebuild the file",
-        code="damaged",
-        path=path,
-    )
+    problem = f"{path}: the content changed on the disk after it was written; restore or rebuild the file"
+    return DamageError(problem, code="damaged", path=path)
 
 
 def hash_file(path: Path) -> str:

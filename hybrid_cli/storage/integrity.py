@@ -80,11 +80,8 @@ def check_listed(root: Path, parts: Sequence[Path], pattern: str) -> None:
     if listed and (lost := sorted(listed - set(parts))):
         raise DamageError(_missing(lost[0]), code="damaged", path=lost[0])
     if listed and (foreign := sorted(set(parts) - listed)):
-        raise DamageError(
-            f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact",
-            code="foreign-file",
-            path=foreign[0],
-        )
+        problem = f"{foreign[0]}: is not part of the artifact; remove it, or rebuild the artifact"
+        raise DamageError(problem, code="foreign-file", path=foreign[0])
 
 
 def refuse_lost(paths: Iterable[Path]) -> None:
@@ -94,9 +91,8 @@ def refuse_lost(paths: Iterable[Path]) -> None:
         HybridError: a file is missing.
     """
     if lost := next((path for path in paths if not path.exists()), None):
-        raise HybridError(
-            f"{lost}: was removed while the command ran; repeat the command", code="removed-meanwhile", path=lost
-        )
+        problem = f"{lost}: was removed while the command ran; repeat the command"
+        raise HybridError(problem, code="removed-meanwhile", path=lost)
 
 
 def refuse_lost_rows(path: Path, what: str, count: int, expected: int) -> None:
@@ -106,14 +102,11 @@ def refuse_lost_rows(path: Path, what: str, count: int, expected: int) -> None:
         HybridError: the numbers differ.
     """
     if count != expected:
-        raise HybridError(
+        problem = (
             f"{path}: {count:,} {what} instead of {expected:,}, because files were removed while the command ran; "
-            "repeat the command",
-            code="rows-lost",
-            path=path,
-            found=count,
-            expected=expected,
+            "repeat the command"
         )
+        raise HybridError(problem, code="rows-lost", path=path)
 
 
 @contextmanager
@@ -150,9 +143,8 @@ def _refuse_other_version(folder: Path, record: Record | None) -> None:
 
 def replaced_error(path: Path) -> HybridError:
     """Return the error about an input that another command replaced while it was read."""
-    return HybridError(
-        f"{path}: was replaced while it was read; run the command again", code="input-replaced", path=path
-    )
+    problem = f"{path}: was replaced while it was read; run the command again"
+    return HybridError(problem, code="input-replaced", path=path)
 
 
 def _missing(file: Path) -> str:

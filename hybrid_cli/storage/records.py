@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError, InputError, path_error
 from hybrid_cli.inputs.files import limits, read_bytes, refuse_special, refuse_unsafe_name
 from hybrid_cli.inputs.json_values import NOT_JSON, make_typed, parse_json
 from hybrid_cli.storage import checksums
@@ -78,13 +78,8 @@ class Record:
             wanted: end of the sentence, such as `an index is needed here`.
             expected: the kind that is needed.
         """
-        return InputError(
-            f"{path}: {self.kind.predicate} (made by `{self.stage}`); {wanted}",
-            code="other-kind",
-            path=path,
-            kind=self.kind,
-            expected=expected,
-        )
+        problem = f"{self.kind.predicate} (made by `{self.stage}`); {wanted}"
+        return path_error(path, problem, code="other-kind", kind=self.kind, expected=expected)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored fields, with their own checksum."""
@@ -135,12 +130,8 @@ def read_record(
     stored = find_as(record, path, any_format)
     wanted = "an artifact of hybrid is" if kind is None else f"{kind.phrase} {'are' if kind.is_plural else 'is'}"
     if stored is None:
-        raise InputError(
-            f"{path}: has no manifest, so it was not written by hybrid; {wanted} needed here",
-            code="no-manifest",
-            path=path,
-            expected=kind,
-        )
+        problem = f"has no manifest, so it was not written by hybrid; {wanted} needed here"
+        raise path_error(path, problem, code="no-manifest", expected=kind)
     if kind is not None and stored.kind != kind:
         raise stored.other_kind(path, f"{wanted} needed here", kind)
     return stored
@@ -156,7 +147,7 @@ def find_as(kind: type[AnyRecord], path: str | Path, any_format: bool = False) -
     path = Path(path)
     refuse_special(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder", code="no-such-file", path=path)
+        raise path_error(path, "no such file or folder", code="no-such-file")
     text = _stored_text(path)
     return None if text is None else _parsed(kind, text, path, any_format)
 
@@ -203,32 +194,20 @@ def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) ->
         parsed = None if newer else _typed(record, values)
     except InputError as error:
         _refuse_newer(text, path)
-        raise DamageError(
-            f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact",
-            code="damaged-manifest",
-            **{**error.fields, "path": path},
-        ) from None
+        problem = f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact"
+        raise DamageError(problem, code="damaged-manifest", **{**error.fields, "path": path}) from None
     if parsed is None:
-        raise InputError(
-            f"{path}: has format {written}, this hybrid reads up to {newest}; update hybrid",
-            code="newer-format",
-            path=path,
-            format=written,
-        )
+        problem = f"has format {written}, this hybrid reads up to {newest}; update hybrid"
+        raise path_error(path, problem, code="newer-format", format=written)
     if stored not in (_IN_FOOTER, hash_json(values)):
-        raise DamageError(
-            f"{path}: its manifest changed on the disk after it was written; restore or rebuild it",
-            code="damaged-manifest",
-            path=path,
-        )
+        problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
+        raise DamageError(problem, code="damaged-manifest", path=path)
     if parsed.format < newest and not any_format:
-        raise InputError(
-            f"{path}: {parsed.kind} written by an older hybrid (manifest format {parsed.format}, now {newest}); "
-            f"rebuild it with `hybrid {parsed.stage} ... --overwrite`",
-            code="older-format",
-            path=path,
-            format=parsed.format,
+        problem = (
+            f"{parsed.kind} written by an older hybrid (manifest format {parsed.format}, now {newest}); rebuild it "
+            f"with `hybrid {parsed.stage} ... --overwrite`"
         )
+        raise path_error(path, problem, code="older-format", format=parsed.format)
     return parsed
 
 
@@ -248,12 +227,8 @@ def _refuse_newer(text: str, path: Path) -> None:
     except (*NOT_JSON, TypeError, LookupError):
         return
     if is_later(version):
-        raise InputError(
-            f"{path}: was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid",
-            code="newer-version",
-            path=path,
-            version=version,
-        )
+        problem = f"was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid"
+        raise path_error(path, problem, code="newer-version", version=version)
 
 
 def has_checksums(path: Path) -> bool:
@@ -271,20 +246,16 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     try:
         return pq.read_metadata(path)
     except PermissionError:
-        raise InputError(
-            f"{path}: permission denied; change the permissions of the file", code="permission-denied", path=path
-        ) from None
+        problem = "permission denied; change the permissions of the file"
+        raise path_error(path, problem, code="permission-denied") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         if path.is_file() and getattr(error, "errno", None) != errno.EIO and checksums.has_key(path):
             checksums.check(path)
         first = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, OSError) and error.errno == errno.EIO:
-            raise HybridError(
-                f"{path}: cannot be read ({first}); check the disk", code="read-error", path=path
-            ) from None
-        raise InputError(
-            f"{path}: is not a complete Parquet file ({first}); rebuild it", code="not-parquet", path=path
-        ) from None
+            problem = f"{path}: cannot be read ({first}); check the disk"
+            raise HybridError(problem, code="read-error", path=path) from None
+        raise path_error(path, f"is not a complete Parquet file ({first}); rebuild it", code="not-parquet") from None
 
 
 # ------------------------------------------------------------------------------------------------------------ hashes

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli.errors import DamageError, InputError
+from hybrid_cli.errors import DamageError, InputError, path_error
 from hybrid_cli.inputs.files import is_parquet, limits, refuse_special
 from hybrid_cli.storage import checksums, disk
 from hybrid_cli.storage.integrity import check_file
@@ -29,7 +29,7 @@ _REPEATING = {  # dictionary-encoded columns; all columns cost a third more time
 def validate_parquet(path: Path) -> Path:
     """Check that a Parquet file of an artifact exists and has its footer, and return its path."""
     if not path.is_file():
-        raise InputError(f"{path}: is missing; rebuild {path.parent}", code="no-such-file", path=path)
+        raise path_error(path, f"is missing; rebuild {path.parent}", code="no-such-file")
     check_file(path)
     parquet_metadata(path)
     return path
@@ -83,30 +83,19 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
     """
     refuse_special(path)
     if not path.exists():
-        raise InputError(
-            f"{path}: no such file; a {kind} file is needed here", code="no-such-file", path=path, expected=kind
-        )
+        raise path_error(path, f"no such file; a {kind} file is needed here", code="no-such-file", expected=kind)
     check_file(path)
     record = find_record(path)
     if path.is_dir():
         folder_kind = f"the folder of {record.kind.phrase}" if record else "a folder"
-        raise InputError(
-            f"{path}: is {folder_kind}; a {kind} file is needed here",
-            code="other-kind",
-            path=path,
-            kind=record and record.kind,
-            expected=kind,
-        )
+        problem = f"is {folder_kind}; a {kind} file is needed here"
+        raise path_error(path, problem, code="other-kind", kind=record and record.kind, expected=kind)
     if record is not None and record.kind != kind:
         raise record.other_kind(path, f"a {kind} file is needed here", kind)
     if not is_parquet(path):
         advice = "; make a collection with `hybrid prepare files`" if kind == Kind.CORPUS else ""
-        raise InputError(
-            f"{path}: is not a Parquet file; a {kind} file is needed here{advice}",
-            code="not-parquet",
-            path=path,
-            expected=kind,
-        )
+        problem = f"is not a Parquet file; a {kind} file is needed here{advice}"
+        raise path_error(path, problem, code="not-parquet", expected=kind)
     schema = parquet_metadata(path).schema.to_arrow_schema()
     limits().refuse_columns(path, path, len(schema.names))
     for column in SCHEMAS[kind]:
@@ -119,12 +108,8 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
 def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, name: str) -> None:
     """Check that a file has a column once, with the type of a field of its kind."""
     if schema.names.count(name) > 1:
-        raise InputError(
-            f"{path}: has several columns '{name}'; rename or remove all but one",
-            code="repeated-column",
-            path=path,
-            column=name,
-        )
+        problem = f"has several columns '{name}'; rename or remove all but one"
+        raise path_error(path, problem, code="repeated-column", column=name)
     if name not in schema.names:
         if name in _OPTIONAL:
             return
@@ -137,12 +122,8 @@ def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, n
         )
     numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
     if not (_is_compatible(schema.field(name).type, column.type) or (numbers and _is_integer(schema, name))):
-        raise InputError(
-            f"{path}: column '{name}' is {schema.field(name).type}, a {kind} file needs {column.type}",
-            code="other-type",
-            path=path,
-            column=name,
-        )
+        problem = f"column '{name}' is {schema.field(name).type}, a {kind} file needs {column.type}"
+        raise path_error(path, problem, code="other-type", column=name)
 
 
 def _is_integer(schema: pa.Schema, name: str) -> bool:
@@ -209,13 +190,8 @@ def _refuse_infinite(rows: pa.Table) -> None:
 
     if "score" in rows.column_names and not pc.all(finite := pc.is_finite(rows["score"])).as_py():
         qid, docid, _, score, *_ = (column[pc.index(finite, False).as_py()].as_py() for column in rows.columns)
-        raise InputError(
-            f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores",
-            code="score-not-finite",
-            query=qid,
-            document=docid,
-            value=score,
-        )
+        problem = f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores"
+        raise InputError(problem, code="score-not-finite", query=qid, document=docid)
 
 
 class _HashSink:

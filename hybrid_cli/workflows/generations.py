@@ -26,7 +26,7 @@ from hybrid_cli.artifacts.manifest import foreign_file
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.writer import clear, write_corpus
-from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.errors import path_error
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import PrepareFiles, Settings, Update
 from hybrid_cli.storage import Kind, disk
@@ -132,15 +132,11 @@ class Difference:
             InputError: names the source.
         """
         if len(self.removed) > _LARGEST_LOSS * self.before:
-            raise InputError(
-                f"{source}: lacks {len(self.removed):,} of {self.before:,} documents, such as {min(self.removed)}; "
-                "pass --allow-shrink to delete them",
-                code="many-deletions",
-                path=source,
-                count=len(self.removed),
-                documents=self.before,
-                option="allow_shrink",
+            problem = (
+                f"lacks {len(self.removed):,} of {self.before:,} documents, such as {min(self.removed)}; pass "
+                "--allow-shrink to delete them"
             )
+            raise path_error(source, problem, code="many-deletions", count=len(self.removed), option="allow_shrink")
 
 
 def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], passages: bool) -> Difference:
@@ -220,7 +216,7 @@ def present_documents(
     if made is not None and made.kind == Kind.COLLECTION:
         if (passages := made.options.get("split_passages")) not in (None, options.get("split_passages")):
             problem = f"has passages of {passages} words, {current.collection} has others; prepare it like that one"
-            raise path_error(given, problem, code="other-passages", value=passages, collection=current.collection)
+            raise path_error(given, problem, code="other-passages")
         if passages is not None or not current.splits:
             _check_columns(given, current)
             yield collections.corpus_path(given)
@@ -229,7 +225,7 @@ def present_documents(
     elif options.get(SOURCE, current.manifest.stage) != PrepareFiles.command:
         command = options.get(SOURCE, current.manifest.stage)
         problem = f"was made by `{command}`; run it on the present documents, and pass that collection"
-        raise path_error(current.collection, problem, code="other-source", stage=command)
+        raise path_error(current.collection, problem, code="other-source")
     with TemporaryDirectory() as folder:
         corpus = Path(folder) / "collection"
         with console.quiet():

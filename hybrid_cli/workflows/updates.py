@@ -186,8 +186,6 @@ def write_change(settings: Update, change: Change, inputs: Mapping[str, artifact
             code="written",
             path=output.path,
             documents=left + total,
-            removed=before - left,
-            added=total,
         )
     return output.path
 

@@ -10,7 +10,7 @@ from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import json_documents
 from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import COMPRESSED, refuse_link_out
 
 UNJUDGED = "unjudged"
@@ -55,9 +55,6 @@ def _file(folder: Path, name: str) -> Path:
         if path.is_file():
             return refuse_link_out(path, folder)
     if not folder.exists():
-        raise InputError(f"{folder}: no such folder", code="no-such-folder", path=folder)
-    raise InputError(
-        f"{folder}: no {name}; a BEIR folder contains corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv",
-        code="no-such-file",
-        path=folder / name,
-    )
+        raise path_error(folder, "no such folder", code="no-such-folder")
+    problem = f"{folder}: no {name}; a BEIR folder contains corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv"
+    raise InputError(problem, code="no-such-file", path=folder / name)

@@ -32,11 +32,8 @@ def source(options: Dpr) -> Source:
     file become judgments of relevance 1, in its order. `mine-negatives --sources given:FILE` draws from its negatives.
     """
     if common := sorted(set(options.queries) & set(options.training)):
-        raise InputError(
-            f"split {common[0]}: has --queries and --training; use two names, or omit one of them",
-            code="duplicate-split",
-            split=common[0],
-        )
+        problem = f"split {common[0]}: has --queries and --training; use two names, or omit one of them"
+        raise InputError(problem, code="duplicate-split", split=common[0])
 
     def documents() -> Iterator[Document]:
         for number, (location, fields) in enumerate(quoted_columns(options.corpus, 3, "id, text and title")):

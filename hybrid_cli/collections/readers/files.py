@@ -162,12 +162,8 @@ def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
     if texts and (named := next((name for name, value in given.items() if value), None)):
         path = next(iter(texts))
         what = "a folder of text files" if path.is_dir() else "an HTML page"
-        raise InputError(
-            f"--{named.replace('_', '-')}: not with {path}, {what}",
-            code="option-does-not-apply",
-            option=named,
-            path=path,
-        )
+        problem = f"--{named.replace('_', '-')}: not with {path}, {what}"
+        raise InputError(problem, code="option-does-not-apply", option=named, path=path)
     return texts
 
 
@@ -195,13 +191,8 @@ def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
         split = checked_split(name) if named else _split_of(path)
         if split in by_split:
             what = f"split '{split}'" if split else "no split"
-            raise InputError(
-                f"{option}: {by_split[split]} and {path} have {what}; name it: {option} SPLIT=FILE",
-                code="duplicate-split",
-                option=option,
-                path=path,
-                split=split,
-            )
+            problem = f"{option}: {by_split[split]} and {path} have {what}; name it: {option} SPLIT=FILE"
+            raise InputError(problem, code="duplicate-split", option=option, path=path, split=split)
         by_split[split] = path
     return by_split
 
@@ -216,22 +207,14 @@ def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict
         return dict(judged)
     default = (next(iter(asked)) if len(asked) == len(judged) == 1 else "") or DEFAULT_SPLIT
     if asked and not {"", default} & set(asked):
-        raise InputError(
+        problem = (
             f"{judged['']}: judges the queries of split {DEFAULT_SPLIT}, the default, and there are none (splits of "
-            f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}",
-            code="no-such-split",
-            path=judged[""],
-            split=DEFAULT_SPLIT,
-            choices=list(asked),
+            f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}"
         )
+        raise InputError(problem, code="no-such-split", path=judged[""], split=DEFAULT_SPLIT)
     if default in judged:
-        raise InputError(
-            f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE",
-            code="duplicate-split",
-            option="qrels",
-            path=judged[""],
-            split=default,
-        )
+        problem = f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE"
+        raise InputError(problem, code="duplicate-split", option="qrels", path=judged[""], split=default)
     return {split or default: path for split, path in judged.items()}
 
 

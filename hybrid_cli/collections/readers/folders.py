@@ -15,7 +15,7 @@ from hybrid_cli.collections.headings import HEADING, heading
 from hybrid_cli.collections.options import OnError
 from hybrid_cli.collections.readers.html_pages import HTML, charset_of, read_page
 from hybrid_cli.collections.source import Document, Location
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import decode_text, files_of_folder, read_bytes, read_text
 
 TEXTS = (".txt", ".md", ".markdown", ".rst", *HTML)
@@ -37,40 +37,27 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
             skipped.
     """
     if (folder / "manifest.json").is_file():
-        raise InputError(
-            f"{folder}: is an artifact of hybrid; pass its files: the documents (corpus.parquet of a collection), "
-            "--queries and --qrels",
-            code="is-an-artifact",
-            path=folder,
+        problem = (
+            "is an artifact of hybrid; pass its files: the documents (corpus.parquet of a collection), --queries and "
+            "--qrels"
         )
+        raise path_error(folder, problem, code="is-an-artifact")
     files = files_of_folder(folder)
     names = [path.relative_to(folder) for path in files.paths]
     texts = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
     if not texts:
-        raise InputError(
-            f"{folder}: has no text files ({', '.join(TEXTS)}); other documents need a row of a table or a JSON line "
-            f"each{files.note()}",
-            code="no-text-files",
-            path=folder,
+        problem = (
+            f"has no text files ({', '.join(TEXTS)}); other documents need a row of a table or a JSON line "
+            f"each{files.note()}"
         )
+        raise path_error(folder, problem, code="no-text-files")
     if wrong := [name for name in texts if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
-        raise InputError(
-            f"{folder}: the file name {wrong[0]!r} is not UTF-8; rename the file",
-            code="not-utf-8",
-            path=folder,
-            file=wrong[0],
-        )
+        raise path_error(folder, f"the file name {wrong[0]!r} is not UTF-8; rename the file", code="not-utf-8")
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
-    console.note(
-        f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}",
-        code="text-files",
-        path=folder,
-        count=len(texts),
-        left_out=dict(others),
-        links=files.left_out,
-    )
+    problem = f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}"
+    console.note(problem, code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out)
     texts = _readable(folder, texts) if on_error == "skip" else texts
     return [partial(_read, folder, texts[begin : begin + _BLOCK]) for begin in range(0, len(texts), _BLOCK)]
 
@@ -102,11 +89,8 @@ def _readable(folder: Path, names: Sequence[str]) -> list[str]:
         return list(names)
     first, reason = next(iter(skipped.items()))
     if len(skipped) == len(names) > 1:
-        raise InputError(
-            f"{folder}: none of {console.counted(file=len(names))} can be read as text; the first error is: {reason}",
-            code="no-text-files",
-            path=folder,
-        )
+        problem = f"none of {console.counted(file=len(names))} can be read as text; the first error is: {reason}"
+        raise path_error(folder, problem, code="no-text-files")
     listed = ", ".join(list(skipped)[:_LISTED]) + (", ..." if len(skipped) > _LISTED else "")
     console.warn(
         f"{folder}: {console.counted(file=len(skipped))} skipped, which cannot be read as text: {listed}; {reason}",
@@ -134,9 +118,8 @@ def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
         try:
             content = _content(path)
         except InputError as error:
-            raise InputError(
-                f"{error}, or pass --on-error skip", code=error.code, **error.fields, option="on_error"
-            ) from None
+            problem = f"{error}, or pass --on-error skip"
+            raise InputError(problem, code=error.code, option="on_error", **error.fields) from None
         if is_page(path):
             page = read_page(content)
             yield Document(name, page.title, page.text, Location(path, 1))

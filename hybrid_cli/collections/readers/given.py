@@ -54,12 +54,8 @@ def _dpr(path: Path) -> Iterator[tuple[str, str]]:
 def _examples(path: Path) -> Iterator[tuple[str, str]]:
     for example in examples(path):
         if example.negatives is None:
-            raise InputError(
-                f"{example.location}: no field of negatives, which a training file contains",
-                code="no-negatives",
-                path=path,
-                line=example.location.number,
-            )
+            problem = f"{example.location}: no field of negatives, which a training file contains"
+            raise InputError(problem, code="no-negatives", path=path)
         yield from ((example.qid, passage.docid) for passage in example.negatives)
 
 

@@ -19,17 +19,9 @@ def source(options: Irds) -> Source:
     named = ", ".join(ids.values())
     corpora = {_corpus_of(name) for name in ids.values()}
     if len(corpora) > 1:
-        raise InputError(
-            f"{named}: belong to several corpora ({', '.join(sorted(corpora))})",
-            code="other-corpus",
-            datasets=list(ids.values()),
-        )
+        raise InputError(f"{named}: belong to several corpora ({', '.join(sorted(corpora))})", code="other-corpus")
     if not all(dataset.has_docs() for dataset in loaded.values()):
-        raise InputError(
-            f"{named}: no documents; use an id of ir_datasets with documents",
-            code="no-documents",
-            datasets=list(ids.values()),
-        )
+        raise InputError(f"{named}: no documents; use an id of ir_datasets with documents", code="no-documents")
     return of_datasets(loaded, {"datasets": ids, "ir_datasets": version("ir_datasets")})
 
 
@@ -74,12 +66,8 @@ def by_split(ids: Sequence[str]) -> dict[str, str]:
         if not equals:
             split, name = dataset.rsplit("/", 1)[1] if "/" in dataset else "test", dataset
         if split in datasets:
-            raise InputError(
-                f"{dataset}: split '{split}' is given twice; write SPLIT=ID with another name",
-                code="duplicate-split",
-                value=dataset,
-                split=split,
-            )
+            problem = f"{dataset}: split '{split}' is given twice; write SPLIT=ID with another name"
+            raise InputError(problem, code="duplicate-split", split=split)
         datasets[split] = name
     return datasets
 
@@ -88,19 +76,13 @@ def _load(name: str) -> Any:
     try:
         import ir_datasets
     except ModuleNotFoundError:
-        raise HybridError(
-            "prepare irds: needs ir_datasets; run pip install 'hybrid_cli[irds]'",
-            code="missing-package",
-            package="ir_datasets",
-        ) from None
+        problem = "prepare irds: needs ir_datasets; run pip install 'hybrid_cli[irds]'"
+        raise HybridError(problem, code="missing-package") from None
     try:
         return ir_datasets.load(name)
     except KeyError:
-        raise InputError(
-            f"{name}: unknown to ir_datasets; see https://ir-datasets.com for its ids",
-            code="unknown-choice",
-            value=name,
-        ) from None
+        problem = f"{name}: unknown to ir_datasets; see https://ir-datasets.com for its ids"
+        raise InputError(problem, code="unknown-choice", value=name) from None
 
 
 def _corpus_of(name: str) -> str:

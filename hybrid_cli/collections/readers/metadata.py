@@ -40,13 +40,8 @@ def metadata_types(names: Sequence[str], tables: Sequence[OpenTable], taken: Seq
     every = list(dict.fromkeys(name for table in tables for name in table.names))
     whole = list(names) == [ALL_COLUMNS]
     if missing := [name for name in names if name not in every and not whole]:
-        raise InputError(
-            f"--metadata {missing[0]}: no such column (columns: {', '.join(every)})",
-            code="no-such-column",
-            option="metadata",
-            column=missing[0],
-            choices=every,
-        )
+        problem = f"--metadata {missing[0]}: no such column (columns: {', '.join(every)})"
+        raise InputError(problem, code="no-such-column", option="metadata", column=missing[0])
     fields = {name for columns in taken for name in columns}
     wanted = [name for name in every if name not in fields and is_column_name(name)] if whole else list(names)
     kinds: dict[str, Kinds] = {name: {} for name in wanted}
@@ -126,12 +121,8 @@ def _kind_of_value(value: Any) -> str:
 def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
     """Return the type for values of several types: floats for numbers, texts for a column of TSV and CSV files."""
     if _OTHER in kinds:
-        raise InputError(
-            f"{kinds[_OTHER]}: --metadata {name}: {_OTHER}; metadata needs texts, numbers or true and false",
-            code="other-type",
-            **kinds[_OTHER].fields,
-            column=name,
-        )
+        problem = f"--metadata {name}: {_OTHER}; metadata needs texts, numbers or true and false"
+        raise kinds[_OTHER].error(problem, code="other-type", column=name)
     if len(kinds) <= 1:
         return next(iter(kinds), "string")
     if set(kinds) == {"int64", "float64"}:
@@ -139,12 +130,8 @@ def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
     if textual:
         return "string"
     (first, location), (second, other) = list(kinds.items())[:2]
-    raise InputError(
-        f"{other}: --metadata {name}: a {second}, but a {first} in {location}; write all values with one type",
-        code="other-type",
-        **other.fields,
-        column=name,
-    )
+    problem = f"--metadata {name}: a {second}, but a {first} in {location}; write all values with one type"
+    raise other.error(problem, code="other-type", column=name)
 
 
 def metadata_values(row: Mapping[str, Any], types: Mapping[str, str], textual: bool) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, columns, id_triples, json_documents
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Location, Query, Source, roles
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.inputs.files import files_of_folder
 from hybrid_cli.inputs.json_rows import is_json
 
@@ -62,7 +62,7 @@ def _files(corpus: Path) -> list[Path]:
         return [corpus]
     files = files_of_folder(corpus)
     if not files.paths:
-        raise InputError(f"{corpus}: has no files{files.note()}", code="empty-folder", path=corpus)
+        raise path_error(corpus, f"has no files{files.note()}", code="empty-folder")
     if files.left_out:
         console.note(f"{corpus}: {console.counted(file=len(files.paths))}{files.note()}")
     return files.paths
@@ -88,26 +88,17 @@ def _passages(path: Path) -> Iterator[tuple[Location, list[str]]]:
         if not count:
             count = len(fields)
             if count not in (2, 4):
-                raise InputError(
-                    f"{location}: {count} tab-separated columns; needs {layout}; `prepare files` reads other tables",
-                    code="other-width",
-                    **location.fields,
-                    found=count,
-                )
+                problem = f"{count} tab-separated columns; needs {layout}; `prepare files` reads other tables"
+                raise location.error(problem, code="other-width", found=count)
             if DOCUMENTS.names("id", fields[0]) and DOCUMENTS.names("text", fields[-1]):
-                raise InputError(
-                    f"{location}: is a header, MS MARCO's files have none; remove it, or use `prepare files`, which "
-                    "reads columns by their names",
-                    code="has-header",
-                    **location.fields,
+                problem = (
+                    "is a header, MS MARCO's files have none; remove it, or use `prepare files`, which reads columns "
+                    "by their names"
                 )
+                raise location.error(problem, code="has-header")
         if len(fields) != count:
-            raise InputError(
-                f"{location}: {len(fields)} tab-separated columns, the first line has {count}; replace tabs "
-                "inside texts by spaces",
-                code="other-width",
-                **location.fields,
-                found=len(fields),
-                expected=count,
+            problem = (
+                f"{len(fields)} tab-separated columns, the first line has {count}; replace tabs inside texts by spaces"
             )
+            raise location.error(problem, code="other-width", found=len(fields), expected=count)
         yield location, fields

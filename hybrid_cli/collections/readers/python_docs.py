@@ -103,12 +103,8 @@ def split_of(qid: str, seed: int) -> str:
 def _root(package: str) -> Path:
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(
-            f"--package {package}: not installed; use the name of the import (sklearn, not scikit-learn)",
-            code="missing-package",
-            option="package",
-            value=package,
-        )
+        problem = f"--package {package}: not installed; use the name of the import (sklearn, not scikit-learn)"
+        raise InputError(problem, code="missing-package", option="package")
     return Path(next(iter(spec.submodule_search_locations)))
 
 

@@ -99,13 +99,10 @@ def _rows_by_position(path: Path) -> Iterator[JudgmentRow]:
     for location, line in lines(path):
         fields = _split(line)
         if len(fields) not in (3, 4):
-            raise InputError(
-                f"{location}: {len(fields)} columns; judgments have three (qid docid relevance) "
-                "or four (qid 0 docid relevance)",
-                code="other-width",
-                **location.fields,
-                found=len(fields),
+            problem = (
+                f"{len(fields)} columns; judgments have three (qid docid relevance) or four (qid 0 docid relevance)"
             )
+            raise location.error(problem, code="other-width", found=len(fields))
         relevance = grade_of(fields[-1], location)
         yield location, checked_id(fields[0], location), checked_id(fields[-2], location), relevance
 
@@ -119,14 +116,10 @@ def grade_of(text: str, location: Location) -> int:
     facts = {"path": location.file, "line": location.number, "value": text}
     match = _GRADE.fullmatch(text.strip())
     if match is None:
-        raise InputError(
-            f"{location}: relevance '{text[:40]}' is not a whole number", code="grade-not-a-number", **facts
-        )
+        problem = f"{location}: relevance '{text[:40]}' is not a whole number"
+        raise InputError(problem, code="grade-not-a-number", **facts)
     digits = match[1]
     if len(digits.lstrip("+-0")) > len(str(HIGHEST)) or not LOWEST <= int(digits) <= HIGHEST:
-        raise InputError(
-            f"{location}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade",
-            code="grade-out-of-range",
-            **facts,
-        )
+        problem = f"{location}: relevance {digits[:40]} is not between {LOWEST} and {HIGHEST}; correct the grade"
+        raise InputError(problem, code="grade-out-of-range", **facts)
     return int(digits)

@@ -21,7 +21,7 @@ from hybrid_cli.collections.readers.text_files import (
     text_of,
 )
 from hybrid_cli.collections.source import Location
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import QIDS, fold_name, is_parquet, plain_suffix
 from hybrid_cli.inputs.json_rows import is_json, records
 
@@ -103,20 +103,14 @@ def plain_queries(path: Path) -> OpenTable | None:
     if not count or (numbered and widest == 2 and _pairs(path)):
         return None
     if first.lstrip().startswith("<"):
-        raise InputError(
-            f"{path}: has tags in place of queries: {_shortened(first)}; import topics of TREC with `prepare trec`",
-            code="other-form",
-            path=path,
-            first=first,
-        )
+        problem = f"has tags in place of queries: {_shortened(first)}; import topics of TREC with `prepare trec`"
+        raise path_error(path, problem, code="other-form")
     if numbered and count > 1:
-        raise InputError(
-            f"{path}: no tabs, and every line begins with a number or an id: {_shortened(first)}; separate query id "
-            "and text by a tab, or pass texts alone, a query per line",
-            code="other-form",
-            path=path,
-            first=first,
+        problem = (
+            f"no tabs, and every line begins with a number or an id: {_shortened(first)}; separate query id and text "
+            "by a tab, or pass texts alone, a query per line"
         )
+        raise path_error(path, problem, code="other-form")
 
     def rows(_: Collection[str]) -> Iterator[Row]:
         return ((location, {_NUMBER: str(location.number), _LINE: line.strip()}) for location, line in lines(path))

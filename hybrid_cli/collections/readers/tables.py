@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import console
 from hybrid_cli.collections.readers.text_files import columns, csv_rows, lines, text_of
 from hybrid_cli.collections.source import Location
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import Limits, fold_name, is_parquet, limits, opened, plain_suffix
 from hybrid_cli.inputs.json_rows import is_json, is_nested, named_objects, records
 
@@ -115,26 +115,18 @@ def open_table(
     rows = _fields(path, suffix, quoted)
     head = list(islice(rows(), _SAMPLED_ROWS))
     if not head:
-        raise InputError(f"{path}: no rows", code="no-rows", path=path)
+        raise path_error(path, "no rows", code="no-rows")
     first_row = tuple(name.strip() for name in head[0][1])
     if header is None:
         header = any(not name.isdecimal() for name in given.values()) or any(map(layout.reveals, first_row))
     names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
     quoting = "in a CSV file" if layout.advice else "and --quoted in a TSV file"
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(
-            f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}",
-            code="repeated-column",
-            path=path,
-            column=repeated[0],
-        )
+        problem = f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}"
+        raise InputError(problem, code="repeated-column", path=path, column=repeated[0])
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
-        console.warn(
-            f"{path}: double quotes around fields are kept; pass --quoted to remove them",
-            code="quotes-kept",
-            path=path,
-            option="quoted",
-        )
+        problem = f"{path}: double quotes around fields are kept; pass --quoted to remove them"
+        console.warn(problem, code="quotes-kept", option="quoted")
     return OpenTable(path, names, header, lambda _: _named(rows(), names, header, quoting))
 
 
@@ -160,14 +152,11 @@ def _named(
 ) -> Iterator[Row]:
     for location, fields in islice(rows, int(header), None):
         if len(fields) != len(names):
-            raise InputError(
-                f"{location}: {console.counted(column=len(fields))}, the first row has {len(names)}; a "
-                f"field with separators needs double quotes ({quoting})",
-                code="other-width",
-                **location.fields,
-                found=len(fields),
-                expected=len(names),
+            problem = (
+                f"{console.counted(column=len(fields))}, the first row has {len(names)}; a field with separators needs "
+                f"double quotes ({quoting})"
             )
+            raise location.error(problem, code="other-width", found=len(fields), expected=len(names))
         yield location, dict(zip(names, fields, strict=True))
 
 
@@ -185,7 +174,7 @@ def _json(path: Path) -> OpenTable:
         counts.update(record.keys())
         bound.refuse_columns(location, path, len(counts))
     if not total:
-        raise InputError(f"{path}: no rows", code="no-rows", path=path)
+        raise path_error(path, "no rows", code="no-rows")
     partial = frozenset(name for name, count in counts.items() if count < total)
     return OpenTable(path, tuple(counts), True, lambda _: records(path), partial)
 
@@ -197,9 +186,8 @@ def _parquet(path: Path) -> OpenTable:
         try:
             return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(
-                f"{path}: not a valid Parquet file ({str(error).splitlines()[0]})", code="not-parquet", path=path
-            ) from None
+            problem = f"not a valid Parquet file ({str(error).splitlines()[0]})"
+            raise path_error(path, problem, code="not-parquet") from None
 
     def rows(columns: Collection[str]) -> Iterator[Row]:
         number, read, stored, bound = 0, 0, path.stat().st_size, limits()
@@ -215,25 +203,18 @@ def _parquet(path: Path) -> OpenTable:
                         number += 1
                         yield Location(path, number, "row"), row
             except (pa.ArrowException, OSError) as error:
-                raise InputError(
-                    f"{path}: damaged after row {number} ({str(error).splitlines()[0]})",
-                    code="damaged-parquet",
-                    path=path,
-                ) from None
+                problem = f"damaged after row {number} ({str(error).splitlines()[0]})"
+                raise path_error(path, problem, code="damaged-parquet") from None
 
     with table() as file:
         names, types, total = tuple(file.schema_arrow.names), file.schema_arrow.types, file.metadata.num_rows
         limits().refuse_columns(path, path, len(names))
         _refuse_expanding(path, file.metadata)
     if not total:
-        raise InputError(f"{path}: no rows", code="no-rows", path=path)
+        raise path_error(path, "no rows", code="no-rows")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(
-            f"{path}: two columns are named '{repeated[0]}'; rename one of them",
-            code="repeated-column",
-            path=path,
-            column=repeated[0],
-        )
+        problem = f"two columns are named '{repeated[0]}'; rename one of them"
+        raise path_error(path, problem, code="repeated-column", column=repeated[0])
     return OpenTable(path, names, True, rows, types=dict(zip(names, types, strict=True)))
 
 
@@ -276,14 +257,8 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
     for field, name in given.items():
         if name not in table.names:
             _refuse_other_separator(table)
-            raise InputError(
-                f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})",
-                code="no-such-column",
-                path=table.path,
-                option=layout.option,
-                column=name,
-                choices=table.names,
-            )
+            problem = f"{layout.option} {field}={name}: {table.path} has no such column (columns: {listed})"
+            raise InputError(problem, code="no-such-column", path=table.path, option=layout.option, column=name)
     chosen = dict(given)
     free = {fold_name(name): name for name in reversed(table.names) if name not in given.values()}
     positions = {} if table.header or given else layout.positions.get(len(table.names), {})
@@ -306,7 +281,6 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
             code="no-such-column",
             path=table.path,
             field=missing[0],
-            choices=table.names,
         )
     return chosen
 
@@ -324,12 +298,8 @@ def _refuse_other_separator(table: OpenTable) -> None:
     first = table.names[0] if table.header else next(table.rows(("1",)))[1]["1"]
     for separator, what in _SEPARATORS.items():
         if separator in first:
-            raise InputError(
-                f"{table.path}: {what} separate the fields; save the file as CSV with commas, or TSV with tabs",
-                code="other-separator",
-                path=table.path,
-                separator=separator,
-            )
+            problem = f"{what} separate the fields; save the file as CSV with commas, or TSV with tabs"
+            raise path_error(table.path, problem, code="other-separator")
 
 
 def describe_columns(table: OpenTable, chosen: Mapping[str, str], metadata: Mapping[str, str]) -> str:
@@ -356,7 +326,5 @@ def _listed(names: Sequence[str]) -> str:
 def cell(row: Mapping[str, Any], column: str, location: Location, *, default: str | None = None) -> str:
     """Return a value as text; an empty cell of a Parquet file is an error without a `default`."""
     if row.get(column) is None and default is None:
-        raise InputError(
-            f"{location}: no value in column '{column}'", code="missing-value", **location.fields, column=column
-        )
+        raise location.error(f"no value in column '{column}'", code="missing-value", column=column)
     return text_of(dict(row), (column,), location, default=default)

@@ -68,11 +68,10 @@ def source(options: Tevatron) -> Source:
         for split, path in options.training.items():
             for example in examples(path):
                 if options.corpus is not None and _texts_only(example):
-                    raise InputError(
-                        f"{example.location}: the passages have no ids, so they cannot be found in --corpus; omit it",
-                        code="passages-without-ids",
-                        path=path,
+                    problem = (
+                        f"{example.location}: the passages have no ids, so they cannot be found in --corpus; omit it"
                     )
+                    raise InputError(problem, code="passages-without-ids", path=path)
                 yield split, example
 
     def documents() -> Iterator[Document]:
@@ -86,12 +85,8 @@ def source(options: Tevatron) -> Source:
                     seen[docid] = hash((title, text))
                     yield Document(docid, title, text, example.location)
                 elif seen[docid] != hash((title, text)):
-                    raise InputError(
-                        f"{example.location}: passage {docid} has another text than before; pass --corpus",
-                        code="passage-changed",
-                        path=example.location.file,
-                        id=docid,
-                    )
+                    problem = f"passage {docid} has another text than before; pass --corpus"
+                    raise example.location.error(problem, code="passage-changed", id=docid)
 
     def queries() -> Iterator[Query]:
         known: set[tuple[str, str]] = set()
@@ -115,18 +110,12 @@ def source(options: Tevatron) -> Source:
 def _passages_of(example: Example) -> Iterator[tuple[str, str, str]]:
     """Yield id, title and text of all passages; refuse an example that lacks some."""
     if example.negatives is None:
-        raise InputError(
-            f"{example.location}: no negatives; without them, the documents are not known: pass them as --corpus FILE",
-            code="no-negatives",
-            path=example.location.file,
-        )
+        problem = "no negatives; without them, the documents are not known: pass them as --corpus FILE"
+        raise example.location.error(problem, code="no-negatives")
     for docid, title, text in [*example.positives, *example.negatives]:
         if text is None:
-            raise InputError(
-                f"{example.location}: has ids of passages without texts; pass the documents as --corpus FILE",
-                code="passages-without-texts",
-                path=example.location.file,
-            )
+            problem = "has ids of passages without texts; pass the documents as --corpus FILE"
+            raise example.location.error(problem, code="passages-without-texts")
         yield docid, title, text
 
 
@@ -168,24 +157,21 @@ _Passages = tuple[list[Passage], list[Passage] | None]
 def _form(record: dict[str, Any], location: Location) -> Callable[[dict[str, Any], Location], _Passages]:
     """Return the reader of the passages of a record, by its fields."""
     if "label" in record or "labels" in record:
-        raise InputError(
-            f"{location}: has a field of labels, which may mark the passage as irrelevant; keep the rows of positive "
-            "passages, and remove the field",
-            code="labelled-pairs",
-            path=location.file,
+        problem = (
+            "has a field of labels, which may mark the passage as irrelevant; keep the rows of positive passages, and "
+            "remove the field"
         )
+        raise location.error(problem, code="labelled-pairs")
     for name, form in (("positive_passages", _objects), ("positive_document_ids", _ids), ("pos", _flag)):
         if name in record:
             return form
     if "positive" in record:
         return _triplet
-    raise InputError(
-        f"{location}: no field of positive passages (fields: {', '.join(list(record)[:20])}); a training file has "
-        f"{_FORMS}, and the negatives in fields of such names",
-        code="unknown-training-file",
-        path=location.file,
-        line=location.number,
+    problem = (
+        f"no field of positive passages (fields: {', '.join(list(record)[:20])}); a training file has {_FORMS}, and "
+        "the negatives in fields of such names"
     )
+    raise location.error(problem, code="unknown-training-file")
 
 
 def _objects(record: dict[str, Any], location: Location) -> _Passages:
@@ -225,12 +211,8 @@ def _triplet(record: dict[str, Any], location: Location) -> _Passages:
     fields = [name for name in record if _NEGATIVE.fullmatch(name)]
     positives = _texts(record, "positive", location)
     if all(text.isdecimal() for text in (*positives, text_of(record, _QUERY, location))):
-        raise InputError(
-            f"{location}: has ids in place of texts; pass triples of ids to `prepare msmarco --triples`",
-            code="triples-of-ids",
-            path=location.file,
-            line=location.number,
-        )
+        problem = "has ids in place of texts; pass triples of ids to `prepare msmarco --triples`"
+        raise location.error(problem, code="triples-of-ids")
     negatives = [text for name in fields for text in _texts(record, name, location)]
     return _of_texts(positives), _of_texts(negatives) if fields else None
 
@@ -254,12 +236,6 @@ def passages(record: dict[str, Any], field: str, location: Location) -> list[dic
         InputError: the field is missing, or no list of objects.
     """
     if field not in record:
-        raise InputError(
-            f"{location}: no list '{field}' of passages, which a training file contains",
-            code="no-passages",
-            path=location.file,
-            line=location.number,
-            column=field,
-        )
+        raise location.error(f"no list '{field}' of passages, which a training file contains", code="no-passages")
     check_field(record, field, list[dict[str, Any]], location, "no-passages")
     return list(record[field])

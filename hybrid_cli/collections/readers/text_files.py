@@ -63,20 +63,10 @@ def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *,
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if value is not None:
-            raise InputError(
-                f"{location}: field '{name}' is {kind_of(value)}; text is needed",
-                code="not-a-text",
-                **location.fields,
-                column=name,
-            )
+            raise location.error(f"field '{name}' is {kind_of(value)}; text is needed", code="not-a-text", column=name)
     if default is None:
         fields = ", ".join(islice(record, _LISTED)) or "none"
-        raise InputError(
-            f"{location}: no field {' or '.join(names)} (fields: {fields})",
-            code="no-such-field",
-            **location.fields,
-            column=names[0],
-        )
+        raise location.error(f"no field {' or '.join(names)} (fields: {fields})", code="no-such-field", column=names[0])
     return default
 
 
@@ -88,9 +78,7 @@ def id_of(record: dict[str, Any], names: Sequence[str], location: Location) -> s
 def checked_id(value: str, location: Location) -> str:
     """Return the id; refuse an empty one."""
     if not value or value.isspace():
-        raise InputError(
-            f"{location}: empty id; each row needs one", code="missing-value", **location.fields, column="id"
-        )
+        raise location.error("empty id; each row needs one", code="missing-value", column="id")
     return value
 
 
@@ -116,12 +104,7 @@ def answer_list(text: str, location: Location) -> list[str]:
             continue
         if isinstance(parsed, list) and all(isinstance(answer, str) for answer in parsed):
             return [without_surrogates(answer) for answer in parsed]
-    raise InputError(
-        f"{location}: {text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']",
-        code="not-answers",
-        **location.fields,
-        value=text,
-    )
+    raise location.error(f"{text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']", code="not-answers")
 
 
 def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Location, list[str]]]:
@@ -131,11 +114,7 @@ def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Ite
         fields = line.split("\t", bound.columns)
         bound.refuse_columns(location, path, len(fields))
         if len(fields) < least:
-            raise InputError(
-                f"{location}: {len(fields)} tab-separated columns; needs {layout}",
-                code="too-few-columns",
-                **location.fields,
-            )
+            raise location.error(f"{len(fields)} tab-separated columns; needs {layout}", code="too-few-columns")
         yield location, fields
 
 
@@ -147,12 +126,8 @@ def id_triples(path: Path) -> Iterator[tuple[Location, str, str, str]]:
     """
     for location, fields in columns(path, 3, "query id, relevant id and other id"):
         if min(fields[1].count(" "), fields[2].count(" ")) >= _WORDS:
-            raise InputError(
-                f"{location}: has texts in place of ids; triples have ids, as in qidpidtriples.train.full.2.tsv",
-                code="triples-of-texts",
-                path=path,
-                line=location.number,
-            )
+            problem = f"{location}: has texts in place of ids; triples have ids, as in qidpidtriples.train.full.2.tsv"
+            raise InputError(problem, code="triples-of-texts", path=path)
         yield (
             location,
             checked_id(fields[0], location),
@@ -165,11 +140,7 @@ def quoted_columns(path: Path, least: int, layout: str) -> Iterator[tuple[Locati
     """Like `columns`, with fields that may be double-quoted (CSV rules, with tabs)."""
     for location, fields in csv_rows(path, "\t"):
         if len(fields) < least:
-            raise InputError(
-                f"{location}: {len(fields)} tab-separated columns; needs {layout}",
-                code="too-few-columns",
-                **location.fields,
-            )
+            raise location.error(f"{len(fields)} tab-separated columns; needs {layout}", code="too-few-columns")
         yield location, fields
 
 
@@ -197,9 +168,7 @@ def csv_rows(path: Path, separator: str) -> Iterator[tuple[Location, list[str]]]
                 yield location, fields
             location, length = Location(path, reader.line_num + 1), 0
     except csv.Error as error:
-        raise InputError(
-            f"{location}: {error}; a quote inside a quoted field is written twice", code="not-csv", **location.fields
-        ) from None
+        raise location.error(f"{error}; a quote inside a quoted field is written twice", code="not-csv") from None
 
 
 # ------------------------------------------------------------------------------------------ rows of a collection

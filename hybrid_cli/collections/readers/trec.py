@@ -20,7 +20,7 @@ from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, LeftOut, Location, Query, Source, roles
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import is_parquet
 from hybrid_cli.inputs.json_rows import is_json
 
@@ -142,12 +142,8 @@ def sgml_documents(path: Path, encoding: str = Trec.encoding, more: frozenset[st
     if held:
         yield held._replace(left_out={**(held.left_out or {}), **outside})
     elif outside:
-        raise InputError(
-            f"{path}: no <DOC>; pass SGML documents with <DOC> or JSON lines (.jsonl), or move the file out of the "
-            "folder",
-            code="no-documents",
-            path=path,
-        )
+        problem = "no <DOC>; pass SGML documents with <DOC> or JSON lines (.jsonl), or move the file out of the folder"
+        raise path_error(path, problem, code="no-documents")
 
 
 def _document(block: _Block, more: frozenset[str]) -> Document:
@@ -171,12 +167,8 @@ def _docid(block: _Block, content: Markup) -> tuple[str, Piece | None]:
                 return checked_id(piece.text.strip(), block.location), piece
     if docid := _attribute(block.opening, "id", "docno", "docid"):
         return docid, None
-    raise InputError(
-        f"{block.location}: <DOC> without <DOCNO>, <DOCID> or id; each document needs one",
-        code="document-without-id",
-        path=block.location.file,
-        line=block.location.number,
-    )
+    problem = "<DOC> without <DOCNO>, <DOCID> or id; each document needs one"
+    raise block.location.error(problem, code="document-without-id")
 
 
 def _part(fields: Sequence[str], texts: frozenset[str]) -> str:
@@ -261,12 +253,8 @@ def _block(start: tuple[Location, str] | None, location: Location, held: list[st
 def _unpaired(location: Location, tag: str, missing: str) -> InputError:
     tags = (f"<{tag}>", f"</{tag}>")
     this, other = tags if missing == "end" else tags[::-1]
-    return InputError(
-        f"{location}: {this} without {other}; the file is incomplete or damaged, download it again",
-        code=f"document-without-{missing}",
-        path=location.file,
-        line=location.number,
-    )
+    problem = f"{this} without {other}; the file is incomplete or damaged, download it again"
+    return location.error(problem, code=f"document-without-{missing}")
 
 
 # ------------------------------------------------------------------------------------------------------------ topics
@@ -294,12 +282,8 @@ def _topics(path: Path, fields: Sequence[str], encoding: str) -> Iterator[Query]
     elif not is_json(path) and not is_parquet(path) and _COLONS.fullmatch(_first_line(path, encoding)):
         for location, line in lines(path, encoding):
             if not (match := _COLONS.fullmatch(line)):
-                raise InputError(
-                    f"{location}: no 'number:query' as in the first line; fix or remove the line",
-                    code="topic-without-number",
-                    path=path,
-                    line=location.number,
-                )
+                problem = f"{location}: no 'number:query' as in the first line; fix or remove the line"
+                raise InputError(problem, code="topic-without-number", path=path)
             yield Query("", match["number"], match["text"].strip(), None, location)
     else:
         for location, qid, text, answers in query_rows(path):
@@ -312,11 +296,8 @@ def _topic_tag(path: Path, encoding: str) -> str:
     for _, line in lines(path, encoding):
         if match := tag.search(line):
             return match[1].lower()
-    raise InputError(
-        f"{path}: no <top> and no <topic>; pass topics in SGML or XML, JSON lines (.jsonl) or tab-separated columns",
-        code="no-topics",
-        path=path,
-    )
+    problem = "no <top> and no <topic>; pass topics in SGML or XML, JSON lines (.jsonl) or tab-separated columns"
+    raise path_error(path, problem, code="no-topics")
 
 
 def _topic(block: _Block, fields: Sequence[str]) -> Query:
@@ -325,23 +306,16 @@ def _topic(block: _Block, fields: Sequence[str]) -> Query:
     number = [piece for piece in pieces if piece.fields and piece.fields[0] in _NUMBERS][:1]
     qid = _value(content, number) or _attribute(block.opening, "number", "num", "id", "qid")
     if not qid:
-        raise InputError(
-            f"{block.location}: topic without number; each topic needs <num> or the attribute number",
-            code="topic-without-number",
-            path=block.location.file,
-            line=block.location.number,
-        )
+        problem = "topic without number; each topic needs <num> or the attribute number"
+        raise block.location.error(problem, code="topic-without-number")
     chosen = [own for name in fields if (own := _field(pieces, name)) and _value(content, own)]
     if not chosen:
         names = sorted({piece.fields[0].lower() for piece in pieces if piece not in number and piece.fields})
-        raise InputError(
-            f"{block.location}: topic {qid} has no field {' or '.join(fields)} (fields: {', '.join(names) or 'none'}); "
-            "pass --topic-fields",
-            code="topic-without-field",
-            path=block.location.file,
-            line=block.location.number,
-            id=qid,
+        problem = (
+            f"topic {qid} has no field {' or '.join(fields)} (fields: {', '.join(names) or 'none'}); pass "
+            "--topic-fields"
         )
+        raise block.location.error(problem, code="topic-without-field")
     content.entities.clear()
     text = " ".join(_value(content, own) for own in chosen)
     used = [*number, *(piece for own in chosen for piece in own)]
