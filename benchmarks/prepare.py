@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_cli.collections import distributed
+from hybrid_cli.collections import source
 from hybrid_cli.collections.readers import files, trec
 from hybrid_cli.collections.source import DocumentFiles, Source
 from hybrid_cli.settings import PrepareFiles, PrepareTrec
@@ -73,8 +73,8 @@ def measure(name: str, settings: Any, reader: Callable[[Any], Source]) -> None:
     documents = reader(settings).documents
     assert isinstance(documents, DocumentFiles)
     reading, _ = cpu(lambda: sum(1 for _ in documents()))
-    read = [distributed.read_file(each) for each in documents.files]
-    turning, _ = cpu(lambda: sum(1 for each in read for _ in distributed.documents_of(each)))
+    read = [source.read_file(each) for each in documents.files]
+    turning, _ = cpu(lambda: sum(1 for each in read for _ in source.documents_of(each)))
     whole, _ = cpu(lambda: prepare(settings))
     best = whole / (whole - reading + turning)
     print(f"{name}: {whole:.2f} s of CPU time, {reading:.2f} of them reading; {best:.2f} times at best")

@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, index_kinds, manifests_of, metadata_of, warn_lost
 from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
-from hybrid_cli.collections.text_store import TextStore
+from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.errors import InputError
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.given import QueriesLike

@@ -435,7 +435,7 @@ def test_input_files_are_opened_in_one_place() -> None:
         "lexical/jvm", "lexical/lucene", "lexical/word_rules", "perturbations/wordnet",
         "plugins", "reporting/colours", "reporting/page",
         "server/app", "stages/serve",
-        "stages/doctor", "artifacts/output", "storage/disk", "artifacts/unfinished", "cli/streams",
+        "stages/doctor", "artifacts/output", "storage/disk", "cli/streams",
             "workflows/machine_judging",  # the answer of a server
     }  # fmt: skip
     users = {

@@ -20,7 +20,7 @@ from processes import run
 from hybrid_cli import artifacts, cluster, storage
 from hybrid_cli.cli import signals
 from hybrid_cli.cluster import Workers
-from hybrid_cli.collections import distributed
+from hybrid_cli.collections import source as sources
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.settings.data import PrepareFiles, PrepareTrec
 from hybrid_cli.stages.encode import encode
@@ -170,7 +170,7 @@ def files(tmp_path: Path) -> list[Path]:
 def test_files_of_documents_are_read_on_a_cluster(
     machines: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "ROWS", 2)
+    monkeypatch.setattr(sources, "ROWS", 2)
     columns = {"url": "url"}
     local = prepare(PrepareFiles(files, document_columns=columns, output=tmp_path / "here"))
     there = {"ray_address": machines.address, "ray_workers": 2}

@@ -19,8 +19,7 @@ from command import hybrid, raises, refused
 
 from hybrid_cli import fuse, open_index, open_retriever
 from hybrid_cli.artifacts import read_manifest
-from hybrid_cli.collections.distributed import documents_of, read_file
-from hybrid_cli.collections.source import Document, Location
+from hybrid_cli.collections.source import Document, Location, documents_of, read_file
 from hybrid_cli.retrieval.filters import predicate
 from hybrid_cli.settings.data import PrepareFiles
 from hybrid_cli.stages.compose import compose

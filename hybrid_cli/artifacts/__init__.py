@@ -6,8 +6,7 @@ renames, so a file or folder under its final name is always complete. Parquet, J
 time: the same inputs and options give the same bytes.
 """
 
-from hybrid_cli.artifacts.checks import check_output_path, keeping_equal_outputs
-from hybrid_cli.artifacts.history import options_of, same_call
+from hybrid_cli.artifacts.checks import check_output_path, keeping_equal_outputs, options_of, same_call
 from hybrid_cli.artifacts.inputs import Input, Named, Part, Recorded, describe_inputs, has_content, recorded_input
 from hybrid_cli.artifacts.manifest import (
     Manifest,

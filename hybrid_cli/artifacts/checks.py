@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.artifacts.history import add_missing_options, same_call, unknown_options
 from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
-from hybrid_cli.artifacts.unfinished import KEY, unfinished_call
 from hybrid_cli.errors import DamageError, InputError, path_error
 from hybrid_cli.inputs.files import read_bytes
-from hybrid_cli.inputs.json_values import parse_json
-from hybrid_cli.storage import SCHEMAS, Kind, layout
+from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings.conversion import json_value
+from hybrid_cli.settings.options import REQUIRED, By
+from hybrid_cli.storage import SCHEMAS, Kind
 from hybrid_cli.storage.files import is_empty_folder, lock_file
 from hybrid_cli.storage.integrity import quick_damage
 from hybrid_cli.storage.records import MANIFEST
+from hybrid_cli.version import is_later
 
 _SUFFIXES = {Kind.WEIGHTS: ".json", Kind.REPORT: ".html", Kind.LABELS: ""}  # teacher labels are a folder of tables
 _LONG_NAME = 60  # characters shown of a name that is too long
@@ -225,7 +228,7 @@ def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tupl
             role for role in {**before.inputs, **now.inputs} if _content(before, role) != _content(now, role)
         ),
     }
-    changes = _changes(before.key(), now.key())
+    changes = changed_between(before.key(), now.key())
     return "output-differs", f"already exists with other options or inputs: {changes}", fields
 
 
@@ -233,7 +236,7 @@ def _content(made: Manifest, role: str) -> str | None:
     return made.inputs.get(role, {}).get("fingerprint")
 
 
-def _changes(before: str, now: str) -> str:
+def changed_between(before: str, now: str) -> str:
     """Return the options and inputs that differ between the keys of two calls of a stage, in words."""
     (*_, options, inputs), (*_, new_options, new_inputs) = json.loads(before), json.loads(now)
     changed = [
@@ -249,31 +252,50 @@ def _changes(before: str, now: str) -> str:
     return "; ".join(changed) or "another command, or another version of hybrid"
 
 
-def check_unfinished(path: Path, unfinished: Path, wanted: Manifest) -> None:
-    """Refuse to discard the checkpoint of an interrupted training of another call, or of another version of hybrid.
+# -------------------------------------------------------------------------------------------------- options of versions
 
-    Args:
-        path: output path.
-        unfinished: scratch folder of the output.
-        wanted: manifest of this call.
 
-    Raises:
-        InputError: names the options and inputs that differ, or the version.
-    """
-    left = unfinished_call(unfinished)
-    if left is None or left == wanted.call() or not (unfinished / layout.CHECKPOINT).is_dir():
-        return
-    *before, version = parse_json(left, unfinished / KEY)
-    *now, this = json.loads(wanted.call())
-    if version != this:
-        problem = (
-            f"hybrid {version} left a checkpoint of an interrupted training, and this is hybrid {this}; resume it with "
-            "that version, or pass --overwrite to discard it"
-        )
-        raise path_error(path, problem, code="checkpoint-of-another-version")
-    problem = (
-        "an interrupted training with other options or inputs left a checkpoint: "
-        f"{_changes(json.dumps(before), json.dumps(now))}; repeat its command to resume it, or pass --overwrite to "
-        "discard it"
-    )
-    raise path_error(path, problem, code="checkpoint-of-another-call")
+def same_call(first: Manifest, second: Manifest) -> bool:
+    """Test whether two calls of a stage have equal options and inputs, in whatever versions of hybrid."""
+    return add_missing_options(first, second).key() == add_missing_options(second, first).key()
+
+
+def add_missing_options(manifest: Manifest, other: Manifest) -> Manifest:
+    """Return a manifest with the recorded options of `other` that it lacks, see `options_of`."""
+    return replace(manifest, options=options_of(manifest, other.options)) if manifest.stage == other.stage else manifest
+
+
+def options_of(manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
+    """Return the options of a manifest, and of `names` those that it lacks, with their defaults."""
+    options = dict(manifest.options)
+    if (kind := _settings_of(manifest.stage)) is None:
+        return options
+    for name in sorted(set(names) - set(options)):
+        declared = kind.declared().get(name)
+        if declared is not None and declared.recorded and declared.default is not REQUIRED:
+            default = declared.default
+            options[name] = json_value(default.of(options.get(default.other)) if isinstance(default, By) else default)
+    return options
+
+
+def unknown_options(existing: Manifest) -> list[str]:
+    """Return the options of an artifact of a newer hybrid that this version does not have."""
+    kind = _settings_of(existing.stage)
+    if kind is None or not is_later(_version(existing)):
+        return []
+    return sorted(set(existing.options) - set(kind.declared()))
+
+
+def _version(manifest: Manifest) -> str:
+    """Return the version of hybrid that wrote an artifact; empty if it is unknown."""
+    return manifest.versions.get("hybrid", "")
+
+
+@cache
+def _commands() -> dict[str, type[Settings]]:
+    return {kind.command: kind for kind in COMMANDS}
+
+
+def _settings_of(stage: str) -> type[Settings] | None:
+    """Return the settings class of a stage; `search --exact` is a stage of the command `search`."""
+    return _commands().get(stage.partition(" --")[0])

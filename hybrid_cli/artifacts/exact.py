@@ -122,5 +122,5 @@ def _recorded_queries(run: Path, made: Manifest) -> Path:
         raise path_error(run, f"its queries are {where}; pass them with --queries", code="queries-missing")
     if storage.fingerprint(path) != made.inputs["queries"]["fingerprint"]:
         problem = f"its queries at {path} have changed; search again, or pass them with --queries"
-        raise path_error(run, problem, code="input-changed", queries=path, option="queries")
+        raise path_error(run, problem, code="input-changed", option="queries")
     return path

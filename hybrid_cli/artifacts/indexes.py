@@ -177,7 +177,7 @@ def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
     for path, info in zip(shards, infos, strict=True):
         if (info.encoder, info.dim) != (infos[0].encoder, infos[0].dim):
             problem = f"has vectors of another encoder than {shards[0]}; encode both with one model"
-            raise path_error(path, problem, code="other-encoder", other=shards[0])
+            raise path_error(path, problem, code="other-encoder")
         if _LISTS.sub("IVF", info.factory) != _LISTS.sub("IVF", infos[0].factory):
             problem = (
                 f"has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them with "

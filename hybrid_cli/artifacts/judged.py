@@ -155,24 +155,20 @@ class BothJudged:
             )
         elif grades.n_unique() == 1:
             console.warn(
-                f"{machine}: every grade is {grades[0]}, which says nothing",
-                code="one-grade",
-                path=machine,
-                grade=grades[0],
+                f"{machine}: every grade is {grades[0]}, which says nothing", code="one-grade", grade=grades[0]
             )
         if unsearched := len(rest) - len(others):
             console.warn(
                 f"{command}: no run has hits for {unsearched:,} queries that the machine judged, which are left out",
                 code="queries-without-hits",
-                queries=unsearched,
             )
         return cls(people, of_machine, both.to_list(), others.to_list())
 
     def of_both(self, command: str) -> pl.DataFrame:
         """Return the judgments of people for queries that the machine judged too; warn about the others."""
         if left_out := self.people["qid"].n_unique() - len(self.both):
-            problem = f"{command}: the machine did not judge {left_out:,} queries of people, which are left out"
-            console.warn(problem, code="queries-without-machine", queries=left_out)
+            text = f"{command}: the machine did not judge {left_out:,} queries of people, which are left out"
+            console.warn(text, code="queries-without-machine", queries=left_out)
         return self.people.filter(pl.col("qid").is_in(self.both))
 
 
@@ -278,7 +274,7 @@ class Reuse:
 
     def warn(self) -> None:
         """Print a warning."""
-        console.warn(str(self), code="queries-reused", run=self.run, part=str(self.part))
+        console.warn(str(self), code="queries-reused", part=str(self.part))
 
 
 def reused(searched: Mapping[str, Path], qrels: Path | None) -> list[Reuse]:

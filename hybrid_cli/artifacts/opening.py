@@ -122,7 +122,7 @@ def _lexical_parts(
     if "shard" in manifests[0].counts and any(whole.values()):
         option = next(name for name, chosen in whole.items() if chosen)
         problem = f"{option}: not with shards; build one index with `index-bm25`, without --shards"
-        raise InputError(problem, code="option-does-not-apply", option=option, kind="shards")
+        raise InputError(problem, code="option-does-not-apply", option=option)
     from hybrid_cli.lexical.feedback import Rm3
 
     rm3 = Rm3(options.fb_terms, options.fb_docs, options.fb_weight) if options.rm3 else None

@@ -18,25 +18,27 @@ import pyarrow as pa
 from filelock import BaseFileLock, FileLock, Timeout
 
 from hybrid_cli import console, plugins
-from hybrid_cli.artifacts import unfinished
 from hybrid_cli.artifacts.checks import (
+    changed_between,
     check_name,
     check_output_path,
     check_replaceable,
-    check_unfinished,
     existing_manifest,
     is_kept,
     refuse_foreign_file,
     target_of,
 )
 from hybrid_cli.artifacts.inputs import Input, Sources
-from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions
+from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions, read_manifest
 from hybrid_cli.errors import DamageError, HybridError, InputError, path_error
+from hybrid_cli.inputs.json_values import parse_json
 from hybrid_cli.settings.common import Writes
-from hybrid_cli.storage import SCHEMAS, Kind, checksums, disk, files, layout, records
+from hybrid_cli.storage import SCHEMAS, Kind, disk, files, layout, records
+from hybrid_cli.storage.integrity import damage
 from hybrid_cli.storage.records import MANIFEST, hash_json
 from hybrid_cli.storage.tables import write_parquet
 
+KEY = ".key"  # in an unfinished folder: `Manifest.call` of the call that created it
 _running: ContextVar[ExitStack | None] = ContextVar("running", default=None)
 _nested: ContextVar[bool] = ContextVar("nested", default=False)
 
@@ -131,7 +133,7 @@ class Output:
 
     def write_html(self, page: str, **counts: Any) -> Manifest:
         """Write a page, its manifest as a data block at the end of its head."""
-        digest = checksums.new_hash()
+        digest = records.new_hash()
         digest.update(page.encode())
         manifest = replace(self._with(counts), fingerprint=digest.hexdigest())
         with self.scratch() as scratch:
@@ -148,7 +150,7 @@ class Output:
         Args:
             ignore: files and folders that do not enter the fingerprint.
         """
-        key = self.partial / unfinished.KEY
+        key = self.partial / KEY
         with self._locked():
             with self._resumed() as work:
                 yield work, counts
@@ -171,7 +173,7 @@ class Output:
                 yield work, work / self.target.name
             self._refuse_replaced_inputs()
             self._publish(work / self.target.name)
-            unfinished.discard(work)
+            _discard(work)
 
     @contextmanager
     def _resumed(self) -> Iterator[Path]:
@@ -179,9 +181,9 @@ class Output:
 
         A new one is removed after an InputError; one that an earlier call left is kept, for a call that succeeds.
         """
-        work, key = self.partial, self.partial / unfinished.KEY
-        if work.exists() and not unfinished.is_interrupted(work, self.manifest.call()):
-            unfinished.discard(work)
+        work, key = self.partial, self.partial / KEY
+        if work.exists() and _interrupted_call(work) != self.manifest.call():
+            _discard(work)
         resumed = work.exists()
         if not resumed:
             work.mkdir(parents=True)
@@ -193,12 +195,12 @@ class Output:
             raise
         except InputError:
             if not resumed:
-                unfinished.discard(work)
+                _discard(work)
             raise
 
     def finish(self) -> None:
         """Publish a complete folder that an equal call left when it was killed; set `up_to_date`."""
-        if unfinished.is_finished(self.partial, self.manifest.call()):
+        if _is_finished(self.partial, self.manifest.call()):
             self._publish_folder()
             self.up_to_date = True
 
@@ -228,17 +230,13 @@ class Output:
         try:
             self.sources.refuse_replaced()
         except HybridError:
-            unfinished.discard(self.partial)
+            if not (self.partial / layout.CHECKPOINT).is_dir():  # else nothing was written from the new version
+                _discard(self.partial)
             raise
 
     def inputs_are_read(self) -> None:
         """Note that no input will be read from now on; refuse the output if one was replaced meanwhile."""
-        try:
-            self.sources.refuse_replaced()
-        except HybridError:
-            if not (self.partial / layout.CHECKPOINT).is_dir():  # else nothing was written from the new version
-                unfinished.discard(self.partial)
-            raise
+        self._refuse_replaced_inputs()
         self.sources = Sources()
 
     def _compare(self) -> None:
@@ -247,8 +245,8 @@ class Output:
             remedy = "name another output" if self.path.is_dir() else "pass --overwrite to replace it, or name another"
             raise path_error(self.path, f"already exists with other content; {remedy}", code="output-differs")
         disk.remove(self.partial)
-        problem = f"{self.manifest.stage}: {self.path} is up to date"
-        console.note(problem, code="up-to-date", stage=self.manifest.stage, path=self.path)
+        text = f"{self.manifest.stage}: {self.path} is up to date"
+        console.note(text, code="up-to-date", stage=self.manifest.stage, path=self.path)
 
     def _with(self, counts: dict[str, Any]) -> Manifest:
         return replace(self.manifest, counts=counts, versions={**self.manifest.versions, **plugins.used_versions()})
@@ -405,10 +403,10 @@ def open_output(
     output = Output(path, wanted, target, compare=compare and not overwrite, sources=sources)
     at_stage_end(output.release)
     try:
-        if unfinished.leftovers(target) and not _dry.get() and not _is_follower():
+        if _has_leftovers(target) and not _dry.get() and not _is_follower():
             with suppress(HybridError, OSError):  # in use, or read-only
                 output.lock()
-                unfinished.restore(target, wanted.call())
+                _restore(target, wanted.call())
         _check(output, inputs, overwrite, foreign)
         if _dry.get():
             raise DryRun(output)
@@ -422,9 +420,7 @@ def open_output(
         raise
     if output.up_to_date:
         call = wanted.call()
-        if unfinished.is_finished(output.partial, call) or unfinished.is_interrupted(
-            output.partial, call
-        ):  # by a killed equal call
+        if _is_finished(output.partial, call) or _interrupted_call(output.partial) == call:  # by a killed equal call
             with suppress(HybridError, OSError):
                 output.lock()
                 disk.remove(output.partial)
@@ -445,9 +441,85 @@ def _check(output: Output, inputs: Mapping[str, Input], overwrite: bool, foreign
         check_output_path(output.path, inputs)
         check_replaceable(output.path, existing, output.manifest, overwrite, foreign, output.compare)
         if not overwrite:
-            check_unfinished(output.path, output.partial, output.manifest)
+            _refuse_other_checkpoint(output.path, output.partial, output.manifest)
 
 
 def _is_follower() -> bool:
     """Return whether another process of the torchrun group writes the output."""
     return os.environ.get("RANK", "0") != "0"
+
+
+# --------------------------------------------------------------------------------------------------- unfinished outputs
+
+
+def _restore(path: Path, call: str) -> None:
+    """Restore an output after a kill, see `files.restore`; keep a scratch folder that a call can continue.
+
+    Args:
+        path: the output, whose lock is held.
+        call: `Manifest.call` of the current call; its finished folder is kept, see `_is_finished`.
+    """
+    files.restore_name(path)
+    scratch = files.scratch_path(path)
+    if not _resumable(scratch) and not _is_finished(scratch, call):
+        disk.remove(scratch)
+
+
+def _has_leftovers(path: Path) -> bool:
+    """Return whether a killed process left files that no call resumes from, or a process is writing `path`."""
+    scratch = files.scratch_path(path)
+    return (
+        files.old_path(path).exists()
+        or files.lock_file(path).exists()
+        or (scratch.exists() and not _resumable(scratch))
+    )
+
+
+def _resumable(scratch: Path) -> bool:
+    return (scratch / KEY).is_file()
+
+
+def _interrupted_call(scratch: Path) -> str | None:
+    """Return the key of the call that left an unfinished folder; None for other folders."""
+    return (scratch / KEY).read_text("utf-8") if _resumable(scratch) else None
+
+
+def _is_finished(scratch: Path, call: str) -> bool:
+    """Return whether `scratch` is the complete folder of a call that was killed before the folder got its name."""
+    if _resumable(scratch) or not (scratch / MANIFEST).is_file():
+        return False
+    try:
+        manifest = read_manifest(scratch)
+    except InputError:
+        return False
+    return manifest.call() == call and next(damage(scratch, manifest), None) is None
+
+
+def _discard(work: Path) -> None:
+    """Remove an unfinished folder; a half-removed one has no key, so it is never resumed."""
+    disk.remove(work / KEY)
+    disk.remove(work)
+
+
+def _refuse_other_checkpoint(path: Path, scratch: Path, wanted: Manifest) -> None:
+    """Refuse to discard the checkpoint of an interrupted training of another call, or of another version of hybrid.
+
+    Args:
+        path: output path.
+        scratch: scratch folder of the output.
+        wanted: manifest of this call.
+
+    Raises:
+        InputError: names the options and inputs that differ, or the version.
+    """
+    left = _interrupted_call(scratch)
+    if left is None or left == wanted.call() or not (scratch / layout.CHECKPOINT).is_dir():
+        return
+    *before, version = parse_json(left, scratch / KEY)
+    *now, this = json.loads(wanted.call())
+    if version != this:
+        problem = f"hybrid {version} left a checkpoint of a training; resume it with that version, or pass --overwrite"
+        raise path_error(path, problem, code="checkpoint-of-another-version")
+    changes = changed_between(json.dumps(before), json.dumps(now))
+    problem = f"an interrupted training with other options left a checkpoint ({changes}); repeat its command to resume"
+    raise path_error(path, f"{problem} it, or pass --overwrite to discard it", code="checkpoint-of-another-call")

@@ -25,8 +25,8 @@ from hybrid_cli.inputs.json_values import make_typed, read_json
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.retrieval.calibration import Calibration
 from hybrid_cli.retrieval.retriever import RerankStep, Retriever
+from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Index
-from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -256,7 +256,7 @@ def open_reranker(folder: Path, stored: Mapping[str, str | int], corpora: Sequen
     Raises:
         InputError: the model is gone or has changed, or the corpora are not where the indexes record them.
     """
-    from hybrid_cli.collections.text_store import TextStore
+    from hybrid_cli.collections.collection import TextStore
     from hybrid_cli.encoders.cross_encoder import load_reranker  # imports transformers
     from hybrid_cli.encoders.models import resolve
 

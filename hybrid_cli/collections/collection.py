@@ -5,11 +5,14 @@ Queries and judgments may also be separate files, in Parquet or in the usual tex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +22,13 @@ from hybrid_cli import console, storage
 from hybrid_cli.collections.journal import Journal, is_journal
 from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
 from hybrid_cli.collections.readers.queries import query_rows
+from hybrid_cli.collections.readers.tables import Layout, cell, chosen_columns, open_table
+from hybrid_cli.collections.readers.text_files import DOCID_FIELDS
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import is_parquet, refuse_special
+from hybrid_cli.runs import SortedIds
 from hybrid_cli.runs.groups import documents_of
-from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage import SCHEMAS, Kind, layout
 
 _BLOCK_ROWS = 1 << 16  # of texts, parsed at once
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
@@ -267,8 +273,8 @@ def tuning_split(path: Path, split: str | None) -> str:
     """Return the split to tune on: the given one, else the only one of a collection, with a note, else `dev`."""
     names = splits(path) if split is None else []
     if len(names) == 1 and names != ["dev"]:
-        problem = f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries"
-        console.note(problem, code="only-split", option="tune")
+        text = f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries"
+        console.note(text, code="only-split", option="tune")
     return split or (names[0] if len(names) == 1 else "dev")
 
 
@@ -443,3 +449,101 @@ def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
         again = repeated.filter(pl.struct(key) == pl.struct(key).first())["row"][1]
         problem = f"{file}, row {again + 1}: {'/'.join(key)} {name} is repeated; keep one row"
         raise InputError(problem, code="duplicate-id", path=file, row=again + 1, id=name)
+
+
+# ------------------------------------------------------------------------------------------------------------ expansion
+
+
+_EXPANSION = Layout(
+    "--expansion",
+    {"docid": DOCID_FIELDS, "text": ("text", "query", "expansion", "contents")},
+    frozenset(),
+    {2: {"docid": "1", "text": "2"}},
+    "name its columns docid and text",
+)
+
+
+def expanded_documents(
+    collection: Path, expansion: Path | None, batch_rows: int = 8192, fields: Iterable[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Yield the documents of a collection, with the expansion after the text.
+
+    Args:
+        collection: collection or corpus.
+        expansion: TSV, CSV, JSON lines or Parquet file of docid and text; several rows of a document are joined.
+        batch_rows: rows per batch.
+        fields: fields of the documents to yield, besides title and text.
+
+    Raises:
+        InputError: an id that is not in the collection.
+    """
+    if expansion is None:
+        yield from documents(collection, batch_rows, fields)
+        return
+    added = _read_expansion(expansion)
+    known = set(docids(collection))
+    if unknown := [docid for docid in added if docid not in known]:
+        problem = (
+            f"{console.counted(document=len(unknown))} not in {collection} ({unknown[0]}, ...); pass the expansion of "
+            "this collection"
+        )
+        raise path_error(expansion, problem, code="unknown-id", id=unknown[0], count=len(unknown))
+    for batch in documents(collection, batch_rows, fields):
+        pairs = zip(batch.column("docid").to_pylist(), batch.column("text").to_pylist(), strict=True)
+        texts = pa.array([" ".join([text, *added.get(docid, ())]).strip() for docid, text in pairs], pa.string())
+        yield batch.set_column(batch.schema.get_field_index("text"), "text", texts)
+
+
+def _read_expansion(path: Path) -> dict[str, list[str]]:
+    table = open_table(path, _EXPANSION, {}, None, None)
+    columns = chosen_columns(table, _EXPANSION, {})
+    texts: dict[str, list[str]] = {}
+    for location, row in table.rows(columns.values()):
+        texts.setdefault(cell(row, columns["docid"], location), []).append(cell(row, columns["text"], location))
+    return texts
+
+
+class TextStore:
+    """The documents of corpora; a later corpus replaces the documents of earlier ones.
+
+    The file is made on first use, among the temporary files, without a name: it goes with the process.
+    """
+
+    def __init__(self, corpora: Sequence[Path]) -> None:
+        self.corpora = tuple(corpora)
+
+    def texts(self, docids: pl.Series) -> pl.DataFrame:
+        """Return docid, title and text of documents, in the given order; both are null for unknown ids."""
+        rows, known = self._ids.find(docids)
+        batches = np.searchsorted(self._begins, rows, "right") - 1
+        at = list(zip(batches.tolist(), (rows - self._begins[batches]).tolist(), known.tolist(), strict=True))
+        values = {
+            name: [self._batches[batch].column(name)[row].as_py() if there else None for batch, row, there in at]
+            for name in ("title", "text")
+        }
+        return pl.DataFrame({"docid": docids, **values}, schema_overrides={"title": pl.String, "text": pl.String})
+
+    @cached_property
+    def _batches(self) -> list[pa.RecordBatch]:
+        with tempfile.NamedTemporaryFile() as file:
+            with pa.ipc.new_file(file, SCHEMAS[Kind.CORPUS]) as writer:
+                for corpus in self.corpora:
+                    for batch in documents(corpus):
+                        writer.write_batch(batch)
+            file.flush()
+            reader = pa.ipc.open_file(pa.memory_map(file.name))
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+
+    @cached_property
+    def _begins(self) -> np.ndarray:
+        """Number [B] of the first document of each batch."""
+        return np.cumsum([0, *(len(batch) for batch in self._batches[:-1])])
+
+    @cached_property
+    def _ids(self) -> SortedIds:
+        batches = [pl.Series(pl.from_arrow(batch.column("docid"))) for batch in self._batches]
+        docids = pl.concat([pl.Series(dtype=pl.String), *batches])
+        if len(self.corpora) == 1:
+            return SortedIds(docids)
+        last = docids.is_last_distinct()
+        return SortedIds(docids.filter(last), last.arg_true())

@@ -15,9 +15,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from hybrid_cli.collections.headings import HEADING, heading
 from hybrid_cli.collections.options import PSEUDO_SIZES, Import
-from hybrid_cli.collections.sentences import LEAST_WORDS, split, word_count
+from hybrid_cli.collections.sentences import HEADING, LEAST_WORDS, heading, split, word_count
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source
 from hybrid_cli.draws import draw, generator
 from hybrid_cli.errors import InputError

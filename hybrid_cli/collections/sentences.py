@@ -5,6 +5,7 @@ Every draw depends on the seed and the document id only, not on the order of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -204,3 +205,16 @@ def _positions(corpus: Path) -> np.ndarray:
     title = pl.col("title").hash()  # eight bytes per document
     position = pl.when(pl.col("title") == "").then(0).otherwise(pl.int_range(pl.len()).over(title))
     return collections.scan(corpus).select(position.cast(pl.Int32).alias("position")).collect()["position"].to_numpy()
+
+
+HEADING = re.compile(
+    r"^[ ]{0,3}\#{1,6}[ \t]+(?P<hashes>\S.*?)[ \t]*\#*[ \t]*$"  # Markdown
+    r"|^(?P<equals>={2,6})[ \t]*(?P<wiki>[^\s=].*?)[ \t]*(?P=equals)[ \t]*$"  # MediaWiki
+    r"|^[ \t]*(?P<lined>\S.*?)[ \t]*\n[ \t]*(?P<line>[=~^-])(?P=line){2,}[ \t]*$",  # Markdown, reStructuredText
+    re.MULTILINE,
+)
+
+
+def heading(match: re.Match[str]) -> str:
+    """Return the text of a heading that `HEADING` has found."""
+    return str(match["hashes"] or match["wiki"] or match["lined"])

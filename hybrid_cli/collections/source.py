@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from heapq import nsmallest
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from hybrid_cli import words
+import pyarrow as pa
+
+from hybrid_cli import cluster, words
 from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.inputs import files as input_files
 from hybrid_cli.inputs.files import Location as Location
 from hybrid_cli.passages import passage_id
 
@@ -324,3 +328,85 @@ def _draw_documents(source: Source, queries: dict[str, set[str]], options: Impor
 def _smallest(ids: Set[str], count: int, seed: int) -> set[str]:
     """Return the ids with the `count` smallest draws."""
     return set(nsmallest(count, ids, key=lambda name: (draw(seed, name), name)))
+
+
+# --------------------------------------------------------------------------------------------------------- on a cluster
+
+
+ROWS = 8192  # documents of a record batch
+ReadFile = Callable[[], Iterator[Document]]
+
+
+class File(NamedTuple):
+    """Documents of a file as columns, which take less memory and time to send than rows.
+
+    Attributes:
+        path, unit: of the locations of the documents.
+        batches: columns number (of the location), docid, title, text, what is left out, other fields, metadata.
+    """
+
+    path: Path | str
+    unit: str
+    batches: list[pa.RecordBatch]
+
+
+def on_cluster(source: Source, where: cluster.Workers) -> Source:
+    """Return a source whose documents are read on a Ray cluster, or the source itself without a cluster.
+
+    A file is one block: as many files as blocks in progress are in memory, in this process and on the cluster.
+
+    Raises (while documents are read):
+        InputError: no such cluster, or a file cannot be read.
+    """
+    if where.ray_address is None or not isinstance(source.documents, DocumentFiles):
+        return source
+    files = source.documents.files
+
+    def documents() -> Iterator[Document]:
+        for file in cluster.map_blocks(where, partial(_reader, input_files.limits()), files):
+            yield from documents_of(file)
+
+    return replace(source, documents=documents)
+
+
+def _reader(limits: input_files.Limits) -> Callable[[ReadFile], File]:
+    def read(file: ReadFile) -> File:
+        with input_files.change_limits(asdict(limits)):
+            return read_file(file)
+
+    return read
+
+
+def read_file(read: ReadFile) -> File:
+    """Return the documents of a file."""
+    batches: list[pa.RecordBatch] = []
+    rows: list[Document] = []
+    location = Location("", 0)
+    for row in read():
+        rows.append(row)
+        if len(rows) == ROWS:
+            batches.append(_batch(rows))
+            rows.clear()
+        location = row.location
+    if rows:
+        batches.append(_batch(rows))
+    return File(location.file, location.unit, batches)
+
+
+def _batch(rows: list[Document]) -> pa.RecordBatch:
+    docids, titles, texts, locations, others, left_out = zip(*rows, strict=True)
+    counts = [json.dumps([[*key, count] for key, count in left.items()]) if left else None for left in left_out]
+    arrays = [
+        pa.array([location.number for location in locations]),
+        *(pa.array(column, pa.string()) for column in (docids, titles, texts, counts)),
+        *map(pa.array, zip(*others, strict=True)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, [str(number) for number in range(len(arrays))])
+
+
+def documents_of(file: File) -> Iterator[Document]:
+    """Yield the documents of a file."""
+    for batch in file.batches:
+        for number, docid, title, text, counts, *others in zip(*(column.to_pylist() for column in batch), strict=True):
+            left_out = {(kind, name): count for kind, name, count in json.loads(counts)} if counts else None
+            yield Document(docid, title, text, Location(file.path, number, file.unit), tuple(others), left_out)

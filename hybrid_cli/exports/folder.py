@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.indexes import corpora_of, find_model, recorded_corpor
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, reranker_path
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import path_error
-from hybrid_cli.runs.names import short_names
+from hybrid_cli.runs.files import short_names
 from hybrid_cli.storage import Kind, disk, layout
 
 FOLDER = "folder"  # the format

@@ -64,7 +64,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _refuse_no_object(value: Any, where: object) -> NoReturn:
     problem = f"needs a JSON object {{...}}, not {describe_value(value)}"
-    raise path_error(where, problem, code="not-an-object", value=value)
+    raise path_error(where, problem, code="not-an-object")
 
 
 class Mismatch(NamedTuple):

@@ -21,7 +21,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES, CorrectedMean
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
-from hybrid_cli.runs.names import short_names
+from hybrid_cli.runs.files import short_names
 
 
 @dataclass(frozen=True)

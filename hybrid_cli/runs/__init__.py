@@ -1,8 +1,7 @@
 """Runs: one row per hit, ordered by query and rank."""
 
-from hybrid_cli.runs.files import open_run, read_run, with_probability
+from hybrid_cli.runs.files import name_runs, named_once, open_run, pick, read_run, with_probability
 from hybrid_cli.runs.given import RunLike, frame_of, of_dictionary, run_table, table_of
-from hybrid_cli.runs.names import name_runs, named_once, pick
 from hybrid_cli.runs.run import Run
 from hybrid_cli.runs.tables import SCHEMA, SortedIds, empty, positions, ranked, rerank_hits
 

@@ -227,8 +227,8 @@ def _numbers(rank: pl.Expr, score: pl.Expr | None) -> tuple[pl.Expr, pl.Expr]:
 @cache
 def note_ranks(path: Path) -> None:
     """Say once that a run has no scores; commands read a run several times."""
-    problem = f"{path}: has ranks without scores; the scores are the ranks times -1, whatever method uses them"
-    console.note(problem, code="no-scores", path=path)
+    text = f"{path}: has ranks without scores; the scores are the ranks times -1, whatever method uses them"
+    console.note(text, code="no-scores", path=path)
 
 
 def _next_lines(file: IO[bytes], path: Path) -> bytes:

@@ -24,7 +24,7 @@ from hybrid_cli.artifacts.retrievers import (
     retriever_at,
 )
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.text_store import TextStore
+from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.options import HITS
@@ -33,8 +33,8 @@ from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
 from hybrid_cli.retrieval.filters import Metadata
 from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
-from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind
 

@@ -37,8 +37,8 @@ from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe,
 from hybrid_cli.reporting.terminal import show_calibration
 from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold, calibrate, prior_of
 from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.groups import judgments_for
-from hybrid_cli.runs.names import short_names
 from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind

@@ -28,7 +28,7 @@ from hybrid_cli.inputs.files import PARQUET
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.runs import Run
-from hybrid_cli.runs.names import short_names
+from hybrid_cli.runs.files import short_names
 from hybrid_cli.settings import Export
 from hybrid_cli.settings.analysis import FORMATS
 from hybrid_cli.stages import stage

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage, words
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections import expansion
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
@@ -137,7 +136,7 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
 
 def _build(settings: IndexBm25, work: Path) -> None:
     names = _names(settings)
-    corpus = partial(expansion.documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE, names)
+    corpus = partial(collections.expanded_documents, settings.collection, settings.expansion, _DOCUMENTS_AT_ONCE, names)
     documents = len(collections.docids(settings.collection))
     _forecast(settings, corpus, documents, 1, work)
     with console.progress("index-bm25", documents, "documents") as advance:
@@ -210,19 +209,18 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
             f"{with_sign(gains[1], 4)})",
             code="tuned",
             measure=settings.measure,
-            queries=tuning.queries,
         )
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
-            problem = f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}"
-            console.warn(problem, code="no-tuning-gain", k1=k1, b=b)
+            text = f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}"
+            console.warn(text, code="no-tuning-gain", k1=k1, b=b)
     counts = index.counts()
     if not counts["terms"]:
-        problem = f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus"
-        console.warn(problem, code="no-terms", path=settings.output, option="fields")
+        text = f"{settings.output}: has no terms, so a search finds nothing; check --fields and the corpus"
+        console.warn(text, code="no-terms", path=settings.output, option="fields")
     built = (
         f"{console.counted(document=counts['documents'])} ({counts['empty documents']:,} empty), "
         + console.counted(term=counts["terms"], token=counts["tokens"])
     )
     what = "stored only k1 and b" if reused else built
-    problem = f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}"
-    console.note(problem, code="written", path=settings.output, k1=index.k1, b=index.b, reused=reused)
+    text = f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}"
+    console.note(text, code="written", path=settings.output, k1=index.k1, b=index.b, reused=reused)

@@ -26,7 +26,7 @@ from hybrid_cli.reporting.judging import QUIT, Judging
 from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, ComparedRuns, JudgedTexts, JudgingSession, at_weights
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
-from hybrid_cli.runs.names import name_and_path
+from hybrid_cli.runs.files import name_and_path
 from hybrid_cli.settings import Evaluate, Fuse, Judge
 from hybrid_cli.settings.analysis import MACHINE
 from hybrid_cli.settings.base import command_line

@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.collections.distributed import on_cluster
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
-from hybrid_cli.collections.source import QUERY_ROLES, Source, draw_sample, split_into_passages, without_empty_files
+from hybrid_cli.collections.source import (
+    QUERY_ROLES,
+    Source,
+    draw_sample,
+    on_cluster,
+    split_into_passages,
+    without_empty_files,
+)
 from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings.data import READERS, Prepare, PrepareDocumentFiles, PrepareRows
@@ -105,15 +111,15 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
             left_out=made["left_out"],
         )
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
-            problem = "  the queries of the source are left out; prepare it without --pseudo-queries to use them"
-            console.note(problem, code="queries-left-out", option="pseudo_queries")
+            text = "  the queries of the source are left out; prepare it without --pseudo-queries to use them"
+            console.note(text, code="queries-left-out", option="pseudo_queries")
     for line, (name, facts) in zip(problems, counts["problems"].items(), strict=True):
         console.note(f"  {line}", code="problem", problem=name, **facts)
     for line in _left_out(counts.get("other_content", {})):
         console.note(f"  {line}", code="other-content")
     if LONG_DOCUMENTS in counts["problems"] and settings.split_passages is None:
-        problem = "  most encoders cut long documents; --split-passages N divides them into passages of N words"
-        console.note(problem, code="long-documents", option="split_passages")
+        text = "  most encoders cut long documents; --split-passages N divides them into passages of N words"
+        console.note(text, code="long-documents", option="split_passages")
 
 
 def _left_out(counts: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:

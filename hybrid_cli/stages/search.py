@@ -32,7 +32,7 @@ from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.artifacts.opening import open_hybrid, open_index, open_lexical
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_fused, open_retriever, open_searchable, retriever_at
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.text_store import TextStore
+from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import removes_query

@@ -8,8 +8,16 @@ from pathlib import Path, PurePosixPath
 
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.inputs.files import read_bytes
-from hybrid_cli.storage import checksums
-from hybrid_cli.storage.records import IN_PAGE, MANIFEST, Record, find_as, find_record, fingerprint
+from hybrid_cli.storage.records import (
+    IN_PAGE,
+    MANIFEST,
+    Record,
+    compare_checksum,
+    find_as,
+    find_record,
+    fingerprint,
+    new_hash,
+)
 from hybrid_cli.threads import ThreadPool
 
 CHECKED_BYTES = (
@@ -29,7 +37,7 @@ def check_file(path: Path) -> None:
     if not path.is_file() or path.suffix != ".parquet":
         return
     if (state := _state(path)) not in checked:
-        checksums.check(path)
+        compare_checksum(path)
         checked.add(state)
 
 
@@ -166,7 +174,7 @@ def _damage(file: Path, value: str) -> str | None:
         return _missing(file)
     try:
         if file.suffix == ".parquet":
-            checksums.check(file)
+            compare_checksum(file)
         actual = fingerprint(file)
     except InputError as error:
         return str(error)
@@ -221,7 +229,7 @@ def damage(path: Path, record: Record) -> Iterator[str]:
 def _damage_of_text(path: Path, record: Record) -> str | None:
     if path.suffix != ".html":
         return None  # JSON is compared with its fingerprint whenever its manifest is read
-    digest = checksums.new_hash()
+    digest = new_hash()
     digest.update(
         IN_PAGE.sub("", read_bytes(path).decode("utf-8", "surrogateescape"), count=1).encode("utf-8", "surrogateescape")
     )

@@ -2,39 +2,50 @@
 
 A Parquet file has the record in its footer under the key `hybrid`, a folder in `manifest.json`, a JSON file under the
 key `manifest`, a page in a data block. `artifacts.manifest` adds the origin: options and inputs.
+
+Checksums of whole files reveal a single changed bit. A Parquet file contains its own, the hash of the file with zeros
+in place of the value; files in a folder are hashed in the manifest of the folder.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import os
 import re
 import sys
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli.errors import DamageError, HybridError, InputError, path_error
-from hybrid_cli.inputs.files import limits, read_bytes, refuse_special, refuse_unsafe_name
+from hybrid_cli.inputs.files import limits, opened, read_bytes, refuse_special, refuse_unsafe_name
 from hybrid_cli.inputs.json_values import NOT_JSON, make_typed, parse_json
-from hybrid_cli.storage import checksums
-from hybrid_cli.storage.checksums import new_hash
+from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CURVE, TRACKING
 from hybrid_cli.storage.schemas import Kind
 from hybrid_cli.version import __version__, is_later
 
 FORMAT = 2
-_FORMATS = {
-    Kind.LEXICAL_INDEX: 3,
-    Kind.SHARDS: 3,
-}  # of other kinds, `FORMAT`; 3: three bytes per posting, with checksums
+_FORMATS = {Kind.LEXICAL_INDEX: 3, Kind.SHARDS: 3}  # of other kinds, `FORMAT`; 3: three bytes per posting, checksums
 MANIFEST = "manifest.json"
 METADATA_KEY = b"hybrid"
-_IN_FOOTER = checksums.KEY.decode()  # the checksum of a Parquet file covers the record in its footer
+CHECKSUM_KEY = (
+    b"hybrid.checksum"  # in the footer of a Parquet file; its value is the hash of the file with `NO_CHECKSUM`
+)
+NO_CHECKSUM = "0" * 32
+_ENTRY = re.compile(
+    re.escape(CHECKSUM_KEY) + rb"\x18\x20([0-9a-f]{32})", re.DOTALL
+)  # key, type and length in Thrift, value
+_TAIL = 1 << 20  # bytes at the end of a file, where the footer is
+_BLOCK = 1 << 20
+_IN_FOOTER = CHECKSUM_KEY.decode()  # the checksum of a Parquet file covers the record in its footer
 _DATA_BLOCK = '<script type="application/json" id="hybrid-manifest">\n{}</script>\n'
 IN_PAGE = re.compile(_DATA_BLOCK.format("(.*?)"), re.DOTALL)
 AnyRecord = TypeVar("AnyRecord", bound="Record")
@@ -180,7 +191,7 @@ def _text_in_json(path: Path) -> str | None:
     content = parse_json(text, path)
     embedded = content.pop("manifest", None) if isinstance(content, dict) else None
     if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
-        raise checksums.changed_error(path)
+        raise changed_error(path)
     return json.dumps(embedded) if embedded else None
 
 
@@ -198,7 +209,7 @@ def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) ->
         raise DamageError(problem, code="damaged-manifest", **{**error.fields, "path": path}) from None
     if parsed is None:
         problem = f"has format {written}, this hybrid reads up to {newest}; update hybrid"
-        raise path_error(path, problem, code="newer-format", format=written)
+        raise path_error(path, problem, code="newer-format")
     if stored not in (_IN_FOOTER, hash_json(values)):
         problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
         raise DamageError(problem, code="damaged-manifest", path=path)
@@ -233,7 +244,7 @@ def _refuse_newer(text: str, path: Path) -> None:
 
 def has_checksums(path: Path) -> bool:
     """Return whether the content of an artifact can be checked; early versions wrote no checksums."""
-    return checksums.has_key(path) if path.suffix == ".parquet" else '"checksum"' in (_stored_text(path) or "")
+    return has_own_checksum(path) if path.suffix == ".parquet" else '"checksum"' in (_stored_text(path) or "")
 
 
 def parquet_metadata(path: Path) -> pq.FileMetaData:
@@ -249,8 +260,8 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
         problem = "permission denied; change the permissions of the file"
         raise path_error(path, problem, code="permission-denied") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        if path.is_file() and getattr(error, "errno", None) != errno.EIO and checksums.has_key(path):
-            checksums.check(path)
+        if path.is_file() and getattr(error, "errno", None) != errno.EIO and has_own_checksum(path):
+            compare_checksum(path)
         first = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, OSError) and error.errno == errno.EIO:
             problem = f"{path}: cannot be read ({first}); check the disk"
@@ -273,7 +284,7 @@ def fingerprint(path: Path) -> str:
     record = find_record(path) if path.is_dir() or path.suffix == ".parquet" else None
     if record is not None and record.fingerprint:
         return record.fingerprint
-    return hash_folder(path) if path.is_dir() else checksums.hash_file(path)
+    return hash_folder(path) if path.is_dir() else hash_file(path)
 
 
 def hash_folder(path: Path, ignore: Sequence[str] = ()) -> str:
@@ -334,3 +345,102 @@ def of_folder(record: AnyRecord, folder: Path, ignore: Sequence[str] = (), **cha
         sizes=sizes(folder, hashes),
         **changes,
     )
+
+
+# --------------------------------------------------------------------------------------------------- checksums of files
+
+
+def new_hash() -> Any:
+    """Return a new hash object of the kind that all fingerprints use."""
+    return hashlib.blake2b(digest_size=16)
+
+
+class Hashing:
+    """A file object that hashes the bytes written to it, and passes them on to a file if there is one."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO | None = None, digest: Any = None):
+        self._file, self._digest = file, digest or new_hash()
+
+    def write(self, data: Any) -> int:
+        """Write and hash."""
+        self._digest.update(data)
+        return len(data) if self._file is None else self._file.write(data)
+
+    def flush(self) -> None:
+        """Do nothing; the file is not buffered."""
+
+    def close(self) -> None:
+        """Do nothing; the owner of the file closes it."""
+
+    def hexdigest(self) -> str:
+        """Return the hash of all bytes so far."""
+        return str(self._digest.hexdigest())
+
+
+def write_checksum(path: Path, digest: str) -> None:
+    """Write the checksum into a Parquet file whose footer contains the key with the value `NO_CHECKSUM`."""
+    checksum = _checksum_of(path)
+    assert checksum is not None, f"{path}: no checksum to fill in"
+    disk.patch(path, checksum[0], digest.encode())
+
+
+def has_own_checksum(path: Path) -> bool:
+    """Return whether a file contains its own checksum, or a part of it."""
+    return CHECKSUM_KEY in _tail(path)[1]
+
+
+def compare_checksum(path: Path) -> None:
+    """Compare a Parquet file with the checksum that it contains; a file without one passes.
+
+    The manifest in the footer names the key too, so a file that lost its checksum does not pass.
+
+    Raises:
+        DamageError: they differ.
+    """
+    checksum = _checksum_of(path)
+    if _digest_without_checksum(path, checksum[0]) != checksum[1] if checksum else has_own_checksum(path):
+        raise changed_error(path)
+
+
+def changed_error(path: Path) -> DamageError:
+    """Return the error about a file that differs from its checksum."""
+    problem = f"{path}: the content changed on the disk after it was written; restore or rebuild the file"
+    return DamageError(problem, code="damaged", path=path)
+
+
+def hash_file(path: Path) -> str:
+    """Return the hash of the bytes of a file."""
+    with opened(path) as file:
+        return str(hashlib.file_digest(file, new_hash).hexdigest())
+
+
+def _tail(path: Path) -> tuple[int, bytes]:
+    """Return the last bytes of a file, and their place."""
+    with opened(path) as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - _TAIL)
+        file.seek(begin)
+        return begin, file.read()
+
+
+def _checksum_of(path: Path) -> tuple[int, str] | None:
+    """Return the position and the value of the checksum in a file; None if the file has none."""
+    begin, tail = _tail(path)
+    matches = deque(_ENTRY.finditer(tail), maxlen=1)
+    return (begin + matches[0].start(1), matches[0][1].decode()) if matches else None
+
+
+def _digest_without_checksum(path: Path, position: int) -> str:
+    """Return the hash of a file with zeros in place of its checksum."""
+    digest = new_hash()
+    with opened(path) as file:
+        for begin, size in ((0, position), (position + len(NO_CHECKSUM), None)):
+            file.seek(begin)
+            if begin:
+                digest.update(NO_CHECKSUM.encode())
+            left = size
+            while block := file.read(_BLOCK if left is None else min(_BLOCK, left)):
+                digest.update(block)
+                left = None if left is None else left - len(block)
+    return str(digest.hexdigest())

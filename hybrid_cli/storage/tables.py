@@ -6,16 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli.errors import DamageError, InputError, path_error
 from hybrid_cli.inputs.files import is_parquet, limits, refuse_special
-from hybrid_cli.storage import checksums, disk
+from hybrid_cli.storage import disk
 from hybrid_cli.storage.integrity import check_file
-from hybrid_cli.storage.records import METADATA_KEY, AnyRecord, find_record, parquet_metadata
+from hybrid_cli.storage.records import (
+    CHECKSUM_KEY,
+    METADATA_KEY,
+    NO_CHECKSUM,
+    AnyRecord,
+    Hashing,
+    find_record,
+    new_hash,
+    parquet_metadata,
+    write_checksum,
+)
 from hybrid_cli.storage.schemas import SCHEMAS, Kind
 
 ROWS_PER_GROUP = 1 << 16
@@ -156,12 +165,12 @@ def write_parquet(
     Returns:
         The stored record.
     """
-    digest, rows = checksums.new_hash(), 0
+    digest, rows = new_hash(), 0
     dictionaries = _REPEATING.get(record.kind, True)
     with (
         disk.create(path) as opened,
         pq.ParquetWriter(
-            file := checksums.Hashing(opened),
+            file := Hashing(opened),
             schema,
             compression="zstd",
             use_dictionary=dictionaries,
@@ -170,13 +179,13 @@ def write_parquet(
     ):
         for group in _regroup(batches, schema):
             _refuse_infinite(group)
-            with pa.ipc.new_stream(_HashSink(digest), schema) as stream:
+            with pa.ipc.new_stream(Hashing(digest=digest), schema) as stream:
                 stream.write_table(group)
             writer.write_table(group)
             rows += len(group)
         record = replace(record.of_table(path), fingerprint=digest.hexdigest(), counts={"rows": rows, **record.counts})
-        writer.add_key_value_metadata({METADATA_KEY: record.to_footer(), checksums.KEY: checksums.EMPTY})
-    checksums.seal(path, file.hexdigest())
+        writer.add_key_value_metadata({METADATA_KEY: record.to_footer(), CHECKSUM_KEY: NO_CHECKSUM})
+    write_checksum(path, file.hexdigest())
     return record
 
 
@@ -192,23 +201,6 @@ def _refuse_infinite(rows: pa.Table) -> None:
         qid, docid, _, score, *_ = (column[pc.index(finite, False).as_py()].as_py() for column in rows.columns)
         problem = f"query {qid}, document {docid}: the score would be {score}; use smaller weights or scores"
         raise InputError(problem, code="score-not-finite", query=qid, document=docid)
-
-
-class _HashSink:
-    """A file object that hashes its bytes; equal rows in equal groups are equal bytes in Arrow's stream format."""
-
-    closed = False
-
-    def __init__(self, digest: Any):
-        self._digest = digest
-
-    def write(self, data: Any) -> int:
-        self._digest.update(data)
-        return len(data)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def _regroup(batches: Iterable[pa.RecordBatch | pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:

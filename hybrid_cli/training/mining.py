@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hybrid_cli import cluster, console, draws, runs
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.readers.given import given_negatives
+from hybrid_cli.collections.readers.tevatron import given_negatives
 from hybrid_cli.draws import GOLDEN, Keys, keys, mix
 from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form

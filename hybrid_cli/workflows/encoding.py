@@ -18,7 +18,6 @@ from hybrid_cli import cluster, draws, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.indexes import index_kinds, kind_in_words
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections import expansion
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, kind_of
@@ -80,7 +79,9 @@ def texts_in(source: Path, kind: Kind, added: Path | None = None) -> tuple[Itera
         added: file of texts to add to the documents.
     """
     if kind == Kind.DENSE_INDEX:
-        batches = (batch.rename_columns(["id", "title", "text"]) for batch in expansion.documents(source, added))
+        batches = (
+            batch.rename_columns(["id", "title", "text"]) for batch in collections.expanded_documents(source, added)
+        )
         return batches, len(collections.docids(source))
     frame = collections.read_queries(source)
     ids, texts = (frame[name].to_arrow().cast(pa.string()) for name in ("qid", "text"))

@@ -246,9 +246,7 @@ def _check_columns(collection: Path, current: CurrentDocuments) -> None:
     if not columns.equals(current.schema):
         names = ", ".join(f"{column.name} ({column.type})" for column in current.schema)
         problem = f"has other columns than {current.collection}, which has {names}; build the retriever again"
-        raise path_error(
-            collection, problem, code="other-columns", columns=columns.names, expected=current.schema.names
-        )
+        raise path_error(collection, problem, code="other-columns")
 
 
 def write_generation(

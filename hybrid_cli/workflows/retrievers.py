@@ -15,7 +15,7 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, rerank
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.passages import NO_GROUPS
-from hybrid_cli.runs.names import name_and_path, short_names
+from hybrid_cli.runs.files import name_and_path, short_names
 from hybrid_cli.settings import Compose, Evaluate, Judge, MineNegatives, Report, Search, Settings
 from hybrid_cli.settings.analysis import Comparison, GateInputs
 from hybrid_cli.settings.common import NameOrPath

@@ -64,7 +64,7 @@ MUTATIONS = (
         "output two_writers",
     ),
     Mutation("self.sources.refuse_replaced()", "None", "output"),
-    Mutation("return unfinished_call(scratch) == call", "return unfinished_call(scratch) is not None", "output"),
+    Mutation("_interrupted_call(work) != self.manifest.call()", "_interrupted_call(work) is None", "output"),
     # filters
     Mutation("frame).fill_null(False)", "frame).fill_null(True)", "filters"),
     Mutation("self.docids.filter(self.kept)", "self.docids.filter(~self.kept)", "filters"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import storage
-from hybrid_cli.artifacts import unfinished
+from hybrid_cli.artifacts.output import KEY
 from hybrid_cli.storage import disk, files, layout
 
 STRANGER = 12345  # user id
@@ -44,7 +44,7 @@ def link_contents(output: Path, victim: Path) -> None:
     """Plant an interrupted call whose files are links."""
     scratch = _folder(files.scratch_path(output))
     for number, file in enumerate(sorted(scratch.rglob("*"))):
-        if file.is_file() and file.name != unfinished.KEY:
+        if file.is_file() and file.name != KEY:
             shutil.move(file, victim / str(number))
             file.symlink_to(victim.absolute() / str(number))
     for name in (layout.WEIGHTS, layout.FAISS_INDEX, layout.DOCIDS, layout.CONTRACT, layout.CURVE):
@@ -80,7 +80,7 @@ def of_stranger(output: Path, victim: Path) -> None:
 def finished_by_stranger(output: Path, victim: Path) -> None:
     """Plant a folder with a manifest that lists files outside of it."""
     scratch = _folder(files.scratch_path(output))
-    disk.remove(scratch / unfinished.KEY)
+    disk.remove(scratch / KEY)
     listed = ["../../victim/notes.txt", "/etc/hostname"]
     fields = {"kind": "run", "stage": "fuse", "options": {}, "inputs": {}, "files": listed, "checksums": {}}
     (scratch / storage.MANIFEST).write_text(json.dumps(fields))

@@ -12,7 +12,6 @@ from hybrid_cli import console
 from hybrid_cli.collections.journal import is_journal
 from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
 from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
-from hybrid_cli.collections.readers.metadata import metadata_types, metadata_values
 from hybrid_cli.collections.readers.qrels import QRELS, JudgmentRow, judgment_rows, judgments_of
 from hybrid_cli.collections.readers.queries import (
     LINE_COLUMNS,
@@ -29,6 +28,8 @@ from hybrid_cli.collections.readers.tables import (
     describe_columns,
     ignored_columns,
     is_delimited,
+    metadata_types,
+    metadata_values,
     open_table,
 )
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, checked_id

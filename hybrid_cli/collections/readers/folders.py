@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.collections.headings import HEADING, heading
 from hybrid_cli.collections.options import OnError
 from hybrid_cli.collections.readers.html_pages import HTML, charset_of, read_page
+from hybrid_cli.collections.sentences import HEADING, heading
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import decode_text, files_of_folder, read_bytes, read_text
@@ -56,8 +56,8 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
-    problem = f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}"
-    console.note(problem, code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out)
+    text = f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}"
+    console.note(text, code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out)
     texts = _readable(folder, texts) if on_error == "skip" else texts
     return [partial(_read, folder, texts[begin : begin + _BLOCK]) for begin in range(0, len(texts), _BLOCK)]
 

@@ -8,6 +8,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import polars as pl
+
 from hybrid_cli.collections.options import Tevatron
 from hybrid_cli.collections.readers.queries import QUERIES
 from hybrid_cli.collections.readers.tables import open_table
@@ -18,11 +20,13 @@ from hybrid_cli.collections.readers.text_files import (
     answers_of,
     checked_id,
     id_of,
+    id_triples,
     json_documents,
     text_of,
 )
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
+from hybrid_cli.inputs.files import is_parquet, plain_suffix
 from hybrid_cli.inputs.json_rows import check_field, is_json, records
 
 _QID, _QUERY = ("query_id", *QID_FIELDS), ("query", "query_text", "anchor", *QUERY_FIELDS)
@@ -239,3 +243,57 @@ def passages(record: dict[str, Any], field: str, location: Location) -> list[dic
         raise location.error(f"no list '{field}' of passages, which a training file contains", code="no-passages")
     check_field(record, field, list[dict[str, Any]], location, "no-passages")
     return list(record[field])
+
+
+# ------------------------------------------------------------------------------------------------------------ negatives
+
+
+_HARD, _OTHER = "hard_negative_ctxs", "negative_ctxs"
+_PASSAGE_ID = ("passage_id", "psg_id", *DOCID_FIELDS)
+
+
+def given_negatives(path: Path) -> pl.DataFrame:
+    """Return the negatives of a training file, in its order.
+
+    DPR's questions have no ids: they are numbered from 0, as `prepare dpr --training` numbers them. A question without
+    hard negatives has its other negatives (`hard_neg_fallback` of DPR's code, dpr/models/biencoder.py).
+
+    Returns:
+        qid, docid, rank (from 1), score (null).
+
+    Raises:
+        InputError: the file has another form.
+    """
+    if is_json(path):
+        _, first = next(records(path), (None, {}))
+        pairs = _dpr(path) if {_HARD, _OTHER} & set(first) else _examples(path)
+    else:
+        pairs = _examples(path) if is_parquet(path) or plain_suffix(path) == ".csv" else _triples(path)
+    schema = {"qid": pl.String, "docid": pl.String}
+    return (
+        pl.DataFrame(pairs, schema=schema, orient="row")
+        .unique(maintain_order=True)
+        .with_columns(rank=pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid"), score=pl.lit(None, pl.Float32))
+    )
+
+
+def _dpr(path: Path) -> Iterator[tuple[str, str]]:
+    for number, (location, record) in enumerate(records(path)):
+        own = passages(record, _HARD, location)
+        if not own and _OTHER in record:
+            own = passages(record, _OTHER, location)
+        for passage in own:
+            yield str(number), id_of(passage, _PASSAGE_ID, location)
+
+
+def _examples(path: Path) -> Iterator[tuple[str, str]]:
+    for example in examples(path):
+        if example.negatives is None:
+            problem = f"{example.location}: no field of negatives, which a training file contains"
+            raise InputError(problem, code="no-negatives", path=path)
+        yield from ((example.qid, passage.docid) for passage in example.negatives)
+
+
+def _triples(path: Path) -> Iterator[tuple[str, str]]:
+    for _, qid, _, other in id_triples(path):
+        yield qid, other
