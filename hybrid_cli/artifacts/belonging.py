@@ -88,11 +88,8 @@ def _refuse_other_sources(
             problem = f"{run}: was searched before {given} changed; index it again with --overwrite, and search again"
             raise InputError(problem, code=f"changed-{what}", path=run)
         problem = f"{run}: has other {what} ({source.path}) than {first}"
-        raise InputError(
-            f"{problem} ({other.path}); {_USE}" if given is None else f"{problem}; {_USE}",
-            code=f"other-{what}",
-            path=run,
-        )
+        problem = f"{problem}; {_USE}" if given is not None else f"{problem} ({other.path}); {_USE}"
+        raise InputError(problem, code=f"other-{what}", path=run)
 
 
 @dataclass(frozen=True)
@@ -146,11 +143,9 @@ def _refuse_other_documents(indexes: Sequence[_Indexed]) -> None:
             f"{len(side):,} {name}: {side[0]}, ..." for side, name in ((more, "more"), (fewer, "fewer")) if len(side)
         ]
         if differences:
-            problem = (
-                f"{index.path}: has other documents than {first.path} ({'; '.join(differences)}); update both alike"
-            )
-            raise InputError(
-                problem, code="other-corpus", path=index.path, other=first.path, more=len(more), fewer=len(fewer)
+            problem = f"has other documents than {first.path} ({'; '.join(differences)}); update both alike"
+            raise path_error(
+                index.path, problem, code="other-corpus", other=first.path, more=len(more), fewer=len(fewer)
             )
         _refuse_replaced(index, first, ids)
         _refuse_replaced(first, index, others)
@@ -166,9 +161,7 @@ def _refuse_replaced(index: _Indexed, other: _Indexed, ids: pl.Series) -> None:
         if corpus.is_unchanged and len(replaced := ids.filter(ids.is_in(collections.docids(corpus.path).implode()))):
             count = console.counted(document=len(replaced))
             problem = f"lacks {count} of {corpus.path} that {index.path} has ({replaced[0]}, ...); update both"
-            raise path_error(
-                other.path, problem, code="other-corpus", other=index.path, corpus=corpus.path, count=len(replaced)
-            )
+            raise path_error(other.path, problem, code="other-corpus", other=index.path, count=len(replaced))
 
 
 def check_common(queries: Mapping[Path, pl.Series]) -> None:
@@ -190,21 +183,13 @@ def check_common(queries: Mapping[Path, pl.Series]) -> None:
             continue
         others = [other for run, other in given.items() if run != path]
         if others and not qids.is_in(pl.concat(others).unique().implode()).any():
-            problem = (
-                f"has no query of the other runs: it starts with query '{qids[0]}', they with "
-                f"'{others[0][0]}'; use runs of the same queries"
-            )
+            problem = f"has no query of the other runs: its first is {qids[0]}, theirs {others[0][0]}"
             raise path_error(path, problem, code="other-queries", id=qids[0])
     counts = pl.concat([pl.Series([], dtype=pl.String), *given.values()]).value_counts()["count"]
     everywhere = int((counts == len(given)).sum())
     if everywhere < _FEW * len(counts):
-        console.warn(
-            f"only {everywhere:,} of {len(counts):,} queries are in all {len(given)} runs",
-            code="few-common-queries",
-            count=everywhere,
-            queries=len(counts),
-            runs=len(given),
-        )
+        text = f"only {everywhere:,} of {len(counts):,} queries are in all {len(given)} runs"
+        console.warn(text, code="few-common-queries", count=everywhere, queries=len(counts), runs=len(given))
 
 
 def _same_texts(one: lineage.Source, other: lineage.Source) -> bool:
@@ -238,6 +223,5 @@ def check_systems(path: Path, systems: Sequence[lineage.System]) -> None:
     pairs = [(one, other) for one, other in zip(tuned, systems, strict=True) if one is not None]
     changed = any(one.kind == other.kind and one.difference(other) for one, other in pairs)
     if changed and METHODS[read_tuned(path)["method"]].normalization == "none":
-        console.warn(
-            f"{path}: was tuned for raw scores of another encoder; tune again", code="other-encoder", path=path
-        )
+        text = f"{path}: was tuned for raw scores of another encoder; tune again"
+        console.warn(text, code="other-encoder", path=path)

@@ -144,24 +144,16 @@ def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Ma
     first = manifests[0]
     for path, manifest in zip(shards, manifests, strict=True):
         if "shard" not in manifest.counts:
-            problem = (
-                "has statistics of its own documents only, so its scores differ from those of one index; "
-                "build shards with `index-bm25 --shards`"
-            )
+            problem = "has statistics of its own documents only; build shards with `index-bm25 --shards`"
             raise path_error(path, problem, code="other-statistics")
         if not artifacts.same_call(manifest, first) or _parameters(manifest) != _parameters(first):
-            problem = (
-                f"has other statistics than {shards[0]} (another corpus, or other options); use the shards "
-                "of one sharded index"
-            )
+            problem = f"has other statistics than {shards[0]}; use the shards of one sharded index"
             raise path_error(path, problem, code="other-statistics")
     numbers = [manifest.counts["shard"] for manifest in manifests]
     absent = sorted(set(range(first.counts["shards"])) - set(numbers))
     if absent:
-        problem = (
-            f"shard {absent[0]} of 0 to {first.counts['shards'] - 1} is missing; restore it, or build the "
-            "shards again with `index-bm25 --shards --overwrite`"
-        )
+        last = first.counts["shards"] - 1
+        problem = f"shard {absent[0]} of 0 to {last} is missing; restore it, or build the index again with --overwrite"
         raise path_error(pattern, problem, code="missing-shard")
     if len(set(numbers)) < len(numbers):
         raise path_error(pattern, "contains a shard twice; name each shard once", code="repeated-input")
@@ -179,10 +171,7 @@ def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
             problem = f"has vectors of another encoder than {shards[0]}; encode both with one model"
             raise path_error(path, problem, code="other-encoder")
         if _LISTS.sub("IVF", info.factory) != _LISTS.sub("IVF", infos[0].factory):
-            problem = (
-                f"has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them with "
-                "`encode INDEX --index-type`"
-            )
+            problem = f"has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them"
             raise path_error(path, problem, code="other-index-type")
     known = pl.concat([pl.DataFrame({"docid": docids_of(path), "shard": str(path)}) for path in shards])
     repeated = known.filter(pl.col("docid").is_duplicated()).sort("docid", maintain_order=True)
@@ -237,12 +226,9 @@ def lost_corpora(corpora: Iterable[Recorded]) -> dict[Path, str]:
 def warn_lost(corpora: Iterable[Recorded], consequence: str) -> None:
     """Warn that recorded corpora are missing or have changed; the consequence says what to do."""
     if lost := lost_corpora(corpora):
-        console.warn(
-            f"{', '.join(lost.values())}: {consequence}",
-            code="corpus-changed",
-            paths=list(lost),
-            missing=[path for path in lost if not path.exists()],
-        )
+        missing = [path for path in lost if not path.exists()]
+        text = f"{', '.join(lost.values())}: {consequence}"
+        console.warn(text, code="corpus-changed", paths=list(lost), missing=missing)
 
 
 def existing_paths(corpora: Iterable[Recorded]) -> list[Path]:
@@ -272,10 +258,7 @@ def metadata_of(indexes: Iterable[Sequence[Manifest]], collection: Path | None =
         elif given is not None and artifacts.has_content(given, corpus.fingerprint):
             paths.append(given)
         else:
-            problem = (
-                f"--filter: {lost_corpora([corpus])[corpus.path]}, and a filter needs its metadata; pass the "
-                "collection from which the index was built, or build the index again with --overwrite"
-            )
+            problem = f"--filter: needs its metadata, and {lost_corpora([corpus])[corpus.path]}{REBUILD}"
             lost = not corpus.path.exists()
             raise InputError(problem, code="corpus-changed", option="filter", path=corpus.path, missing=lost)
     return Metadata(paths)
@@ -355,14 +338,9 @@ def recorded_model(artifact: Path, manifest: Manifest) -> Path | None:
     try:
         folder = resolve(name, local=True)
     except HybridError:
-        problem = (
-            f"records the model {name!r}, which is not in the local Hugging Face cache; if you trust this "
-            f"name, download it with --model {name}, or pass a folder with --model"
-        )
+        problem = f"records the model {name!r}, which is not in the local cache; if you trust it, pass --model {name}"
         raise path_error(artifact, problem, code="recorded-model-missing", model=name) from None
     if not has_content(folder, recorded["fingerprint"]):
-        problem = (
-            f"records the model {name!r} with other content than {folder}; pass the model of this artifact with --model"
-        )
+        problem = f"records the model {name!r} with other content than {folder}; pass the right one with --model"
         raise path_error(artifact, problem, code="recorded-model-changed")
     return folder

@@ -86,22 +86,15 @@ def warn_raters(qrels: Path) -> None:
     """Warn about judgments of a machine where those of people are expected, and about people who disagree."""
     if raters := machine_raters(qrels):
         count = sum(raters.values())
-        console.warn(
-            f"{qrels}: {console.counted(judgment=count)} by {', '.join(raters)}, not by people; `evaluate --machine` "
-            "corrects their bias with judgments of people",
-            code="machine-judgments",
-            path=qrels,
-            judgments=count,
-            raters=list(raters),
-        )
+        given = f"{console.counted(judgment=count)} by {', '.join(raters)}, not by people"
+        text = f"{qrels}: {given}; `evaluate --machine` corrects their bias with judgments of people"
+        console.warn(text, code="machine-judgments", path=qrels, judgments=count, raters=list(raters))
     if is_journal(qrels) and (conflicts := Journal(qrels).conflicts()):
-        console.warn(
-            f"{qrels}: people give different grades to {console.counted(hit=conflicts)}; the last grade counts, and "
-            f"`judge --adjudicate {qrels}` settles them",
-            code="conflicting-judgments",
-            path=qrels,
-            conflicts=conflicts,
+        text = (
+            f"{qrels}: people disagree on {console.counted(hit=conflicts)}, whose last grades count; settle them with"
         )
+        text = f"{text} `judge --adjudicate {qrels}`"
+        console.warn(text, code="conflicting-judgments", path=qrels, conflicts=conflicts)
 
 
 @dataclass(frozen=True)
@@ -146,22 +139,14 @@ class BothJudged:
         others = rest.filter(rest.is_in(searched.implode()))
         grades = of_machine["relevance"]
         if len(both) < LEAST_QUERIES:
-            console.warn(
-                f"{command}: both people and machine judged {console.counted(query=len(both))}; no correction is "
-                f"possible with fewer than {LEAST_QUERIES}",
-                code="no-correction",
-                queries=len(both),
-                needed=LEAST_QUERIES,
-            )
+            text = f"{command}: people and machine judged {console.counted(query=len(both))}, too few for a correction"
+            console.warn(text, code="no-correction", queries=len(both), needed=LEAST_QUERIES)
         elif grades.n_unique() == 1:
-            console.warn(
-                f"{machine}: every grade is {grades[0]}, which says nothing", code="one-grade", grade=grades[0]
-            )
+            text = f"{machine}: every grade is {grades[0]}, which says nothing"
+            console.warn(text, code="one-grade", grade=grades[0])
         if unsearched := len(rest) - len(others):
-            console.warn(
-                f"{command}: no run has hits for {unsearched:,} queries that the machine judged, which are left out",
-                code="queries-without-hits",
-            )
+            text = f"{command}: {unsearched:,} queries that the machine judged are left out: no run has hits for them"
+            console.warn(text, code="queries-without-hits")
         return cls(people, of_machine, both.to_list(), others.to_list())
 
     def of_both(self, command: str) -> pl.DataFrame:
@@ -193,12 +178,8 @@ def missing_split(command: str, collection: Path | None, split: str | None, runs
     if found is None or (collection is not None and collection.resolve() != found.collection.resolve()):
         return None
     whole = Split(collection or found.collection, split or found.name)
-    console.note(
-        f"{command}: judgments of split {whole.name} of {whole.collection}, with whose queries the runs were searched",
-        code="assumed-split",
-        path=whole.collection,
-        split=whole.name,
-    )
+    text = f"{command}: judgments of split {whole.name} of {whole.collection}, as the runs record it"
+    console.note(text, code="assumed-split", path=whole.collection, split=whole.name)
     return whole
 
 
@@ -227,12 +208,9 @@ def queries_of_judgments(command: str, qrels: Path, corpora: Iterable[Recorded])
         problem = f"{qrels}: its queries are in several splits of {found[0].collection} ({names}); pass --queries"
         problem = f"{problem} {found[0].collection} --split NAME"
         raise InputError(problem, code="missing-option", path=qrels, option="queries")
-    console.note(
-        f"{command}: {qrels} has judgments of split {found[0].name} of {found[0].collection}, which the indexes are of",
-        code="assumed-split",
-        path=found[0].collection,
-        split=found[0].name,
-    )
+    split = found[0]
+    text = f"{command}: {qrels} has judgments of split {split.name} of {split.collection}, as the indexes record it"
+    console.note(text, code="assumed-split", path=split.collection, split=split.name)
     return collections.queries_path(found[0].collection, found[0].name)
 
 

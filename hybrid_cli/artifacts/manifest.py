@@ -219,8 +219,7 @@ def refuse_missing_plugin(path: Path, group: str, name: object) -> None:
     """
     if made_with := plugins_of(find_manifest(path)):
         problem = (
-            f"needs '{name}' of {group}, and was made with the plugin {', '.join(made_with)}; install the package, or "
-            "pass the file with --plugin"
+            f"needs '{name}' of {group}, of the plugin {', '.join(made_with)}; install the package, or pass --plugin"
         )
         raise path_error(path, problem, code="missing-plugin", group=group, name=name, plugins=made_with)
 

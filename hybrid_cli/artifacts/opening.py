@@ -97,10 +97,8 @@ def _stored_vectors(index: DenseIndex, folder: Path) -> Callable[[pl.DataFrame],
     """
     info = read_info(folder, Kind.VECTORS)
     if info.dim != index.dim:
-        problem = f"{folder}: vectors of {info.dim} values; those of {index.folder} have {index.dim}"
-        raise InputError(
-            problem, code="other-width", path=folder, value=info.dim, expected=index.dim, index=index.folder
-        )
+        problem = f"has vectors of {info.dim} values; those of {index.folder} have {index.dim}"
+        raise path_error(folder, problem, code="other-width", value=info.dim, expected=index.dim, index=index.folder)
     if info.encoder != index.fingerprint:
         raise refusal(index, str(folder), info.contract)
     stored, ids = read_vectors(folder), SortedIds(read_ids(folder))
@@ -324,10 +322,7 @@ def query_encoder(
     from hybrid_cli.encoders.models import open_encoder, open_query_encoder
 
     if not index.fingerprint:
-        problem = (
-            "its vectors come from another tool, so it has no encoder; pass query vectors with "
-            "--queries (`encode --from-vectors`), or import it again with --model"
-        )
+        problem = "its vectors come from another tool; pass vectors with --queries, or import it again with --model"
         raise path_error(index.folder, problem, code="no-encoder")
     options = read_manifest(index.folder).options
     known = index.info.contract if model is None else None

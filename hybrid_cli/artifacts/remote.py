@@ -467,12 +467,8 @@ class Upload:
                 raise _refusal(self.url, "output-changed", problem, HybridError)
             for name in sorted(last, key=lambda name: (-name.count("/"), name)):
                 self.put(name)
-            console.note(
-                f"uploaded to {self.url}: {console.counted(file=len(missing))}",
-                code="uploaded",
-                url=self.url,
-                count=len(missing),
-            )
+            text = f"uploaded to {self.url}: {console.counted(file=len(missing))}"
+            console.note(text, code="uploaded", url=self.url, count=len(missing))
         with files.replacing(self.note) as scratch:
             disk.write_text(scratch, json.dumps(_states_of_copies(self.copy)))
 
@@ -481,8 +477,7 @@ class Upload:
         changed = [name for name, state in _states(infos).items() if state != self.noted.get(name)]
         if not self.overwrite and any(not self._holds(name, infos) for name in changed):
             problem = (
-                f"another process has written it since this command began; to replace it by {self.copy}, repeat the "
-                "command with --overwrite; to keep it, remove that path"
+                f"another process has written it since; repeat the command with --overwrite, or remove {self.copy}"
             )
             raise _refusal(self.url, "output-changed", problem, HybridError)
 

@@ -192,13 +192,8 @@ class RetrieverFiles:
         if self.stored.calibration is None:
             return None
         if self.stored.changed is not None:
-            console.warn(
-                f"{self.folder}: documents have changed since its probabilities were learned; compose it again with "
-                "--calibrate",
-                code="stale-calibration",
-                path=self.folder,
-                **self.stored.changed,
-            )
+            text = f"{self.folder}: documents have changed since --calibrate; compose it again"
+            console.warn(text, code="stale-calibration", path=self.folder, **self.stored.changed)
         return make_typed(Calibration, dict(self.stored.calibration), self.folder / layout.RETRIEVER)
 
     def of_kind(self, kind: Kind) -> list[Path]:

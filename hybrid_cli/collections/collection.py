@@ -25,7 +25,7 @@ from hybrid_cli.collections.readers.queries import query_rows
 from hybrid_cli.collections.readers.tables import Layout, cell, chosen_columns, open_table
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import is_parquet, refuse_special
+from hybrid_cli.inputs.files import Location, is_parquet, refuse_special
 from hybrid_cli.runs import SortedIds
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.storage import SCHEMAS, Kind, layout
@@ -70,8 +70,7 @@ def parts(path: Path) -> list[Path]:
         return files
     _refuse_other_artifact(path)
     problem = (
-        f"neither {layout.CORPUS_FILE} nor {layout.CORPUS_FOLDER}/{layout.PARTS}; create a collection with `hybrid "
-        "prepare`"
+        f"no {layout.CORPUS_FILE} or {layout.CORPUS_FOLDER}/{layout.PARTS}; make a collection with `hybrid prepare`"
     )
     raise path_error(path, problem, code="no-corpus")
 
@@ -98,13 +97,8 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
         while (batch := _next(batches, part)) is not None:
             docids = batch.column("docid")
             if docids.null_count:
-                raise InputError(
-                    f"{part}, row {row + pc.index(docids.is_null(), True).as_py() + 1}: no docid",
-                    code="missing-value",
-                    path=part,
-                    row=row + pc.index(docids.is_null(), True).as_py() + 1,
-                    column="docid",
-                )
+                number = row + pc.index(docids.is_null(), True).as_py() + 1
+                raise Location(part, number, "row").error("no docid", code="missing-value", column="docid")
             filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in schema.names]
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)
@@ -483,10 +477,8 @@ def expanded_documents(
     added = _read_expansion(expansion)
     known = set(docids(collection))
     if unknown := [docid for docid in added if docid not in known]:
-        problem = (
-            f"{console.counted(document=len(unknown))} not in {collection} ({unknown[0]}, ...); pass the expansion of "
-            "this collection"
-        )
+        missing = console.counted(document=len(unknown))
+        problem = f"{missing} not in {collection} ({unknown[0]}, ...); pass the expansion of this collection"
         raise path_error(expansion, problem, code="unknown-id", id=unknown[0], count=len(unknown))
     for batch in documents(collection, batch_rows, fields):
         pairs = zip(batch.column("docid").to_pylist(), batch.column("text").to_pylist(), strict=True)

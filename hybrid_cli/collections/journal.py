@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 from hybrid_cli import console
 from hybrid_cli.errors import InputError
-from hybrid_cli.inputs.files import byte_lines, plain_suffix, read_bytes
+from hybrid_cli.inputs.files import Location, byte_lines, plain_suffix, read_bytes
 from hybrid_cli.inputs.json_values import NOT_JSON, mismatch_of_fields
 from hybrid_cli.storage import disk
 
@@ -269,12 +269,8 @@ def _parsed(line: bytes, path: Path, number: int) -> Answer:
         row = str(error)
     problem = "is no JSON object" if not isinstance(row, dict) else _problem(row)
     if problem:
-        raise InputError(
-            f"{path}, line {number}: {problem}; a journal has answers: qid, docid, grade, rater",
-            code="not-an-answer",
-            path=path,
-            line=number,
-        )
+        problem = f"{problem}; a journal has answers: qid, docid, grade, rater"
+        raise Location(path, number).error(problem, code="not-an-answer")
     return Answer(**{name: value for name, value in row.items() if name in _KINDS})
 
 

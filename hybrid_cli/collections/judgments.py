@@ -240,17 +240,11 @@ def _check_rows(path: Path) -> None:
 
 def _check_columns(path: Path) -> None:
     if has_header(path):
-        problem = (
-            "has a header; judge adds lines of four columns (qid 0 docid relevance), which the header may not fit. "
-            "Name a new file, or remove the header of a file in that order"
-        )
+        problem = "has a header; name a new file, or remove the header of four columns (qid 0 docid relevance)"
         raise path_error(path, problem, code="has-header")
     for _, line in lines(path):
         if len(line.split("\t") if "\t" in line else line.split()) == 3:
-            problem = (
-                "has lines of three columns (qid docid relevance); judge adds lines of four (qid 0 docid relevance), "
-                "and readers refuse a mixture. Name a new file, or add the column to this one"
-            )
+            problem = "has lines of three columns; name a new file, or give it four (qid 0 docid relevance)"
             raise path_error(path, problem, code="other-width", found=3, expected=4)
 
 

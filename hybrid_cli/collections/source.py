@@ -16,7 +16,7 @@ import pyarrow as pa
 from hybrid_cli import cluster, words
 from hybrid_cli.collections.options import Import
 from hybrid_cli.draws import draw
-from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.inputs import files as input_files
 from hybrid_cli.inputs.files import Location as Location
 from hybrid_cli.passages import passage_id
@@ -155,10 +155,7 @@ def without_empty_files(source: Source) -> Source:
 def checked_split(name: str) -> str:
     """Return the name of a split; refuse names that are unsuitable for file names."""
     if not name or name[0] in "-." or not all(letter.isalnum() or letter in "-_." for letter in name):
-        problem = (
-            f"split '{name}': needs letters, digits, '-', '_' and '.' only, and a letter, a digit or '_' first, such "
-            "as train or dev-small"
-        )
+        problem = f"split '{name}': needs letters, digits, '-', '_' and '.' only, and no '-' or '.' first"
         raise InputError(problem, code="invalid-name", split=name)
     if len(name.encode()) > _LONGEST_SPLIT:
         problem = f"split '{name}': a name needs at most {_LONGEST_SPLIT} bytes"
@@ -293,10 +290,8 @@ def _draw_queries(source: Source, options: Import) -> tuple[dict[str, set[str]],
     for row in source.queries():
         by_split.setdefault(row.split, set()).add(row.qid)
     if unknown := sorted(set(options.sample_queries) - set(by_split)):
-        problem = (
-            f"--sample-queries: the collection has no queries of split '{unknown[0]}'; splits: "
-            f"{', '.join(sorted(by_split)) or 'none'}"
-        )
+        names = ", ".join(sorted(by_split)) or "none"
+        problem = f"--sample-queries: the collection has no queries of split '{unknown[0]}'; splits: {names}"
         raise InputError(problem, code="no-such-split", option="sample_queries", split=unknown[0])
     kept = {
         split: _smallest(qids, options.sample_queries.get(split, len(qids)), options.seed)
@@ -314,10 +309,9 @@ def _draw_documents(source: Source, queries: dict[str, set[str]], options: Impor
     relevant = judged & docids
     if len(relevant) > options.sample:
         problem = (
-            f"--sample {options.sample}: the queries have {len(relevant):,} relevant documents; use a larger sample, "
-            "or fewer queries with --sample-queries SPLIT=N"
+            f"the queries have {len(relevant):,} relevant documents; use a larger sample, or --sample-queries SPLIT=N"
         )
-        raise InputError(problem, code="out-of-range", option="sample", value=options.sample, minimum=len(relevant))
+        raise option_error("sample", options.sample, problem, minimum=len(relevant))
     for docid in source.preferred():
         if len(relevant) >= options.sample:
             break

@@ -257,12 +257,9 @@ class CollectionWriter:
     def _refuse(self, name: str, policy: str, remedy: str) -> None:
         problem = self.problems.get(name)
         if problem is not None and policy == "error":
-            raise problem.first.error(
-                f"{name}: {problem}; fix the file, or {remedy}",
-                code="duplicate-id" if name.startswith("duplicate") else "dangling-judgments",
-                id=problem.examples[0],
-                count=problem.count,
-            )
+            code = "duplicate-id" if name.startswith("duplicate") else "dangling-judgments"
+            text = f"{name}: {problem}; fix the file, or {remedy}"
+            raise problem.first.error(text, code=code, id=problem.examples[0], count=problem.count)
 
     def _origin(self) -> str:
         return str(next(iter(self.source.files.values()), self.source.name))

@@ -65,7 +65,7 @@ class Location(NamedTuple):
 
     def error(self, reason: str, code: str, **fields: object) -> InputError:
         """Return the error `file, line 3: reason`; see `errors.path_error`."""
-        return self.error(f"{reason}", code=code, **fields)
+        return InputError(f"{self}: {reason}", code=code, **self.fields, **fields)
 
 
 def special(path: Path) -> str | None:
@@ -99,10 +99,7 @@ def refuse_unsafe_name(name: str, source: object) -> None:
         InputError: an empty part, `.`, `..`, an absolute path, a drive, a backslash or a NUL.
     """
     if any(part in ("", ".", "..") or _UNSAFE.search(part) for part in name.split("/")):
-        problem = (
-            f"{source}: the name {name!r} could lead out of its folder: it has an empty part, `.`, `..`, a drive, a "
-            "backslash or a NUL; rename it"
-        )
+        problem = f"{source}: the name {name!r} could lead out of its folder, or is none on some systems; rename it"
         raise InputError(problem, code="unsafe-name", path=str(source), value=name)
 
 
@@ -391,11 +388,9 @@ def decode_text(raw: bytes, path: Path, location: object, encoding: str = "utf-8
         return raw.decode(encoding)
     except UnicodeError as error:
         byte = f"byte {error.start + 1:,}" if isinstance(error, UnicodeDecodeError) else "the text"
-        raise InputError(
-            f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8",
-            code="not-utf-8",
-            **location.fields if isinstance(location, Location) else {"path": path},
-        ) from None
+        fields = location.fields if isinstance(location, Location) else {"path": path}
+        problem = f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8"
+        raise InputError(problem, code="not-utf-8", **fields) from None
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:

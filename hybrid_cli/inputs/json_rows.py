@@ -62,11 +62,8 @@ def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, dict[s
     bound = limits()
     for location, record in _values(path, chunk):
         if not isinstance(record, dict):
-            problem = (
-                f"{location}: is {kind_of(record)}, not a JSON object; each line, or item of an array, needs one: "
-                "{...}"
-            )
-            raise InputError(problem, code="not-an-object", path=path, line=location.number)
+            problem = f"is {kind_of(record)}; each line, or item of an array, needs an object {{...}}"
+            raise InputError(f"{location}: {problem}", code="not-an-object", path=path, line=location.number)
         bound.refuse_columns(location, path, len(record), "fields")
         yield location, record
 

@@ -83,9 +83,7 @@ def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
     memory.require(ROW_BYTES * BLOCK_ROWS + rows, f"{path}, which must be sorted,")
     table = check_run(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
-        problem = (
-            f"was changed after `{made.stage}` wrote it: its rows are not in the order of query and rank; make it again"
-        )
+        problem = f"was changed after `{made.stage}` wrote it: its rows are not in order; make it again"
         raise path_error(path, problem, code="damaged")
     return sort_hits(table, path)
 
@@ -182,21 +180,14 @@ def check_run(run: pl.DataFrame, path: object) -> pl.DataFrame:
     bad = rows.filter(pl.col("score").cast(pl.Float32).is_finite().fill_null(False).not_())
     if len(bad):
         row = bad.row(0, named=True)
-        raise path_error(
-            path,
-            f"{console.counted(score=len(bad))} not finite, the first in row {row['row']} (query {row['qid']}, "
-            f"document {row['docid']}); fix the run",
-            code="score-not-finite",
-            row=row["row"],
-            query=row["qid"],
-            document=row["docid"],
-        )
+        place = f"row {row['row']} (query {row['qid']}, document {row['docid']})"
+        problem = f"{console.counted(score=len(bad))} not finite, the first in {place}; fix the run"
+        fields = {"row": row["row"], "query": row["qid"], "document": row["docid"]}
+        raise path_error(path, problem, code="score-not-finite", **fields)
     twice = rows.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
-        problem = (
-            f"query {row['qid']} lists document {row['docid']} more than once (row {row['row']}); remove the duplicates"
-        )
+        problem = f"query {row['qid']} lists document {row['docid']} again in row {row['row']}; remove the duplicates"
         raise path_error(path, problem, code="duplicate-id", row=row["row"], query=row["qid"], document=row["docid"])
     return run
 

@@ -39,9 +39,8 @@ def run_table(run: RunLike, name: str = "the run") -> pl.DataFrame:
     frame = of_dictionary(run, "score", name) if isinstance(run, Mapping) else frame_of(run, name)
     positions = named_columns(frame.columns, name)
     if positions is None:
-        problem = (
-            f"{name}: needs the columns qid, docid, and score or rank; it has {', '.join(frame.columns) or 'none'}"
-        )
+        names = ", ".join(frame.columns) or "none"
+        problem = f"{name}: needs the columns qid, docid, and score or rank; it has {names}"
         raise InputError(problem, code="no-such-column")
     columns = {field: pl.col(frame.columns[at]) for field, at in positions.items()}
     texts = {field: _as_text(frame, columns[field], name) for field in ("qid", "docid")}

@@ -156,9 +156,5 @@ def _refuse_unknown(ids: pl.Series, complaint: str) -> None:
         return
     unknown = ids.unique(maintain_order=True)
     if len(unknown):
-        raise InputError(
-            f"{complaint} {unknown[0]}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""),
-            code="unknown-id",
-            id=unknown[0],
-            count=len(unknown),
-        )
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise InputError(f"{complaint} {unknown[0]}{more}", code="unknown-id", id=unknown[0], count=len(unknown))

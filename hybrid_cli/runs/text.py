@@ -120,8 +120,7 @@ def _form_of(line: str, location: Location) -> _Form:
         return _MSMARCO._replace(tabs=tabs)
     if (count := len(line.split())) != _TREC.width:
         problem = (
-            f"{count} fields; {_TREC.needs}; {_MSMARCO.needs}; other runs need a first line with the names qid, docid, "
-            "rank and score"
+            f"{count} fields; {_TREC.needs}; {_MSMARCO.needs}; others need a line of names (qid, docid, rank, score)"
         )
         raise location.error(problem, code="other-width", found=count, expected=_TREC.width)
     return _TREC
@@ -161,10 +160,8 @@ def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
         names = list(record)
         positions = named_columns(names, location)
         if positions is None:
-            problem = (
-                f"{location}: has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score"
-            )
-            raise InputError(problem, code="no-such-field", path=path, line=location.number)
+            problem = f"has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score"
+            raise InputError(f"{location}: {problem}", code="no-such-field", path=path, line=location.number)
         yield location, {field: record[names[at]] for field, at in positions.items()}
 
 

@@ -42,23 +42,17 @@ def concat_runs(settings: ConcatRuns) -> Path:
         qids = part.qids.to_list()
         if again := [qid for qid in qids if qid in home]:
             problem = (
-                f"query {again[0]} is also in {home[again[0]]} ({len(again):,} such queries); use `hybrid fuse` for "
-                "runs of the same queries"
+                f"query {again[0]} is also in {home[again[0]]} ({len(again):,} in all); fuse runs of the same queries"
             )
             raise path_error(path, problem, code="duplicate-query", id=again[0], other=home[again[0]], count=len(again))
         home |= dict.fromkeys(qids, path)
     blocks = (_aggregate(block, settings) for part in parts for block in part.blocks())
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
     hits = written.counts["rows"]
-    console.note(
-        f"concat-runs: {output.path}: {console.counted(query=len(home), hit=hits)} of "
-        f"{console.counted(run=len(parts))}",
-        code="written",
-        path=output.path,
-        queries=len(home),
-        hits=hits,
-        runs=len(parts),
+    text = (
+        f"concat-runs: {output.path}: {console.counted(query=len(home), hit=hits)} of {console.counted(run=len(parts))}"
     )
+    console.note(text, code="written", path=output.path, queries=len(home), hits=hits, runs=len(parts))
     return output.path
 
 
@@ -68,9 +62,6 @@ def _aggregate(block: pl.DataFrame, settings: ConcatRuns) -> pl.DataFrame:
         return block
     other = block.filter(~pl.col("docid").str.contains(PASSAGE))
     if len(other):
-        problem = (
-            f"document {other['docid'][0]} of query {other['qid'][0]} is no passage DOCID#NUMBER; pass a run of a "
-            "collection made with `prepare --split-passages`"
-        )
+        problem = f"document {other['docid'][0]} is no passage DOCID#NUMBER of `prepare --split-passages`"
         raise option_error("group", settings.group, problem, code="not-a-passage")
     return by_document(block, MAX).select(runs.SCHEMA.names())

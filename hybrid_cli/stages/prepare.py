@@ -92,24 +92,14 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
     splits = [
         f"{split} {number:,} ({console.counted(judgment=judgments.get(split, 0))})" for split, number in queries.items()
     ]
-    console.note(
-        f"{settings.command}: {console.counted(document=counts['documents'])}; queries: {', '.join(splits) or 'none'} "
-        f"-> {settings.output}",
-        code="written",
-        path=settings.output,
-        documents=counts["documents"],
-        queries=queries,
-    )
+    count = console.counted(document=counts["documents"])
+    text = f"{settings.command}: {count}; queries: {', '.join(splits) or 'none'} -> {settings.output}"
+    console.note(text, code="written", path=settings.output, documents=counts["documents"], queries=queries)
     if made := counts.get("pseudo_queries"):
         left_out = "; ".join(f"{reason}: {number:,}" for reason, number in made["left_out"].items())
-        console.note(
-            f"  pseudo-queries ({settings.pseudo_queries}): taken out of "
-            + console.counted(document=made["documents_changed"])
-            + (f"; documents without one: {left_out}" if left_out else ""),
-            code="pseudo-queries",
-            documents=made["documents_changed"],
-            left_out=made["left_out"],
-        )
+        text = f"  pseudo-queries: taken out of {console.counted(document=made['documents_changed'])}"
+        text += f"; documents without one: {left_out}" if left_out else ""
+        console.note(text, code="pseudo-queries", documents=made["documents_changed"], left_out=made["left_out"])
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
             text = "  the queries of the source are left out; prepare it without --pseudo-queries to use them"
             console.note(text, code="queries-left-out", option="pseudo_queries")

@@ -56,15 +56,12 @@ def split(settings: Split) -> Path:
             if own:
                 counts["queries_in_corpus"][name] = len(own & qids)
     sizes, unjudged = ", ".join(str(len(part)) for part in parts), len(queries) - sum(map(len, parts))
+    text = f"split: {output.path}: {len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
+    text += f"; {unjudged:,} without judgments left out" if unjudged else ""
+    trains = not settings.dev or len(parts) > 2
+    text += "" if trains else "; no split for training, since dev takes the other fold (--no-dev)"
     console.note(
-        f"split: {output.path}: {len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
-        + (f"; {unjudged:,} without judgments left out" if unjudged else "")
-        + ("; no split for training, since dev takes the other fold (--no-dev)" * (settings.dev and len(parts) == 2)),
-        code="written",
-        path=output.path,
-        folds=[len(part) for part in parts],
-        unjudged=unjudged,
-        trains=not settings.dev or len(parts) > 2,
+        text, code="written", path=output.path, folds=[len(part) for part in parts], unjudged=unjudged, trains=trains
     )
     return output.path
 

@@ -74,9 +74,7 @@ def refuse_planted(path: Path) -> None:
     inside = (Path(folder, name) for folder, *names in os.walk(scratch) for name in (*names[0], *names[1]))
     for file in (lock, old_path(path), scratch, *(() if scratch.is_symlink() else inside)):
         if os.path.lexists(file) and (reason := _planted_reason(file, file == lock)):
-            problem = (
-                f"{file}: {reason}, so it may not be a scratch file of this user; remove it, or name another output"
-            )
+            problem = f"{file}: {reason}, so it may be of another user; remove it, or name another output"
             raise HybridError(problem, code="planted-scratch-file", path=file)
 
 

@@ -110,10 +110,7 @@ def refuse_lost_rows(path: Path, what: str, count: int, expected: int) -> None:
         HybridError: the numbers differ.
     """
     if count != expected:
-        problem = (
-            f"{path}: {count:,} {what} instead of {expected:,}, because files were removed while the command ran; "
-            "repeat the command"
-        )
+        problem = f"{path}: {count:,} {what} instead of {expected:,}: files were removed meanwhile; repeat the command"
         raise HybridError(problem, code="rows-lost", path=path)
 
 

@@ -122,13 +122,9 @@ def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, n
     if name not in schema.names:
         if name in _OPTIONAL:
             return
-        raise InputError(
-            f"{path}: has no column '{name}' (found: {', '.join(schema.names[:50])}); a {kind} file needs "
-            + ", ".join(SCHEMAS[kind].names),
-            code="no-such-column",
-            path=path,
-            column=name,
-        )
+        found, expected = ", ".join(schema.names[:50]), ", ".join(SCHEMAS[kind].names)
+        problem = f"has no column '{name}' (found: {found}); a {kind} file needs {expected}"
+        raise path_error(path, problem, code="no-such-column", column=name)
     numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
     if not (_is_compatible(schema.field(name).type, column.type) or (numbers and _is_integer(schema, name))):
         problem = f"column '{name}' is {schema.field(name).type}, a {kind} file needs {column.type}"

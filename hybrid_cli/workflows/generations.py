@@ -65,12 +65,8 @@ class CurrentDocuments:
         recorded = corpora_of(files.manifests)
         if lost := [corpus.path for corpus in recorded if not corpus.is_unchanged]:
             what = "has changed since its indexes were built" if lost[0].exists() else "is missing"
-            raise path_error(
-                files.folder,
-                f"its corpus {lost[0]} {what}, and `update` compares with it; build the retriever again",
-                code="corpus-changed",
-                corpus=lost[0],
-            )
+            problem = f"its corpus {lost[0]} {what}, and `update` compares with it; build the retriever again"
+            raise path_error(files.folder, problem, code="corpus-changed", corpus=lost[0])
         collection = collection_of(recorded)
         if collection is None:
             problem = "its indexes record no collection; build them from one that `hybrid prepare` wrote"
@@ -132,11 +128,9 @@ class Difference:
             InputError: names the source.
         """
         if len(self.removed) > _LARGEST_LOSS * self.before:
-            problem = (
-                f"lacks {len(self.removed):,} of {self.before:,} documents, such as {min(self.removed)}; pass "
-                "--allow-shrink to delete them"
-            )
-            raise path_error(source, problem, code="many-deletions", count=len(self.removed), option="allow_shrink")
+            count = len(self.removed)
+            problem = f"lacks {count:,} of {self.before:,} documents, such as {min(self.removed)}; pass --allow-shrink"
+            raise path_error(source, problem, code="many-deletions", count=count, option="allow_shrink")
 
 
 def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], passages: bool) -> Difference:

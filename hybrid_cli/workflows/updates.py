@@ -180,13 +180,8 @@ def write_change(settings: Update, change: Change, inputs: Mapping[str, artifact
     if not output.up_to_date:
         change.warn_lost()
         write(settings, change, output, kept, total)
-        console.note(
-            f"{settings.command}: {output.path}: {console.counted(document=left + total)}: {left:,} of {index}, "
-            f"{before - left:,} removed, {total:,} added",
-            code="written",
-            path=output.path,
-            documents=left + total,
-        )
+        text = f"{settings.command}: {output.path}: {left:,} documents left, {before - left:,} removed, {total:,} added"
+        console.note(text, code="written", path=output.path, documents=left + total)
     return output.path
 
 

@@ -34,7 +34,7 @@ from hybrid_cli.collections.readers.tables import (
 )
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, checked_id
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import DOCIDS
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
@@ -141,14 +141,9 @@ def _judgments(path: Path, opened: _Opened | None) -> Iterator[JudgmentRow]:
 
 
 def _note_columns(file: _Opened, metadata: Mapping[str, str]) -> None:
-    console.note(
-        describe_columns(file.table, file.columns, metadata),
-        code="columns",
-        path=file.table.path,
-        columns=dict(file.columns),
-        metadata=dict(metadata),
-        ignored=ignored_columns(file.table, file.columns, metadata),
-    )
+    text, path = describe_columns(file.table, file.columns, metadata), file.table.path
+    ignored = ignored_columns(file.table, file.columns, metadata)
+    console.note(text, code="columns", path=path, columns=dict(file.columns), metadata=dict(metadata), ignored=ignored)
 
 
 def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
@@ -209,10 +204,9 @@ def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict
     default = (next(iter(asked)) if len(asked) == len(judged) == 1 else "") or DEFAULT_SPLIT
     if asked and not {"", default} & set(asked):
         problem = (
-            f"{judged['']}: judges the queries of split {DEFAULT_SPLIT}, the default, and there are none (splits of "
-            f"queries: {', '.join(asked)}); name the split: --qrels {next(iter(asked))}={judged['']}"
+            f"split {DEFAULT_SPLIT} has no queries (splits: {', '.join(asked)}); name the split with --qrels SPLIT=FILE"
         )
-        raise InputError(problem, code="no-such-split", path=judged[""], split=DEFAULT_SPLIT)
+        raise path_error(judged[""], problem, code="no-such-split", split=DEFAULT_SPLIT)
     if default in judged:
         problem = f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE"
         raise InputError(problem, code="duplicate-split", option="qrels", path=judged[""], split=default)

@@ -38,18 +38,14 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
     """
     if (folder / "manifest.json").is_file():
         problem = (
-            "is an artifact of hybrid; pass its files: the documents (corpus.parquet of a collection), --queries and "
-            "--qrels"
+            "is an artifact of hybrid; pass its files, such as corpus.parquet of a collection, --queries and --qrels"
         )
         raise path_error(folder, problem, code="is-an-artifact")
     files = files_of_folder(folder)
     names = [path.relative_to(folder) for path in files.paths]
     texts = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
     if not texts:
-        problem = (
-            f"has no text files ({', '.join(TEXTS)}); other documents need a row of a table or a JSON line "
-            f"each{files.note()}"
-        )
+        problem = f"has no text files ({', '.join(TEXTS)}); pass tables or JSON lines as files{files.note()}"
         raise path_error(folder, problem, code="no-text-files")
     if wrong := [name for name in texts if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
         raise path_error(folder, f"the file name {wrong[0]!r} is not UTF-8; rename the file", code="not-utf-8")
@@ -92,15 +88,9 @@ def _readable(folder: Path, names: Sequence[str]) -> list[str]:
         problem = f"none of {console.counted(file=len(names))} can be read as text; the first error is: {reason}"
         raise path_error(folder, problem, code="no-text-files")
     listed = ", ".join(list(skipped)[:_LISTED]) + (", ..." if len(skipped) > _LISTED else "")
-    console.warn(
-        f"{folder}: {console.counted(file=len(skipped))} skipped, which cannot be read as text: {listed}; {reason}",
-        code="files-skipped",
-        path=folder,
-        count=len(skipped),
-        files=list(skipped),
-        first=first,
-        reason=reason.code,
-    )
+    text = f"{folder}: {console.counted(file=len(skipped))} skipped, no texts: {listed}; {reason}"
+    facts = {"path": folder, "count": len(skipped), "files": list(skipped), "first": first, "reason": reason.code}
+    console.warn(text, code="files-skipped", **facts)
     return [name for name in names if name not in skipped]
 
 

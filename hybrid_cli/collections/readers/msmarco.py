@@ -91,14 +91,9 @@ def _passages(path: Path) -> Iterator[tuple[Location, list[str]]]:
                 problem = f"{count} tab-separated columns; needs {layout}; `prepare files` reads other tables"
                 raise location.error(problem, code="other-width", found=count)
             if DOCUMENTS.names("id", fields[0]) and DOCUMENTS.names("text", fields[-1]):
-                problem = (
-                    "is a header, MS MARCO's files have none; remove it, or use `prepare files`, which reads columns "
-                    "by their names"
-                )
+                problem = "is a header, MS MARCO's files have none; remove it, or use `prepare files`"
                 raise location.error(problem, code="has-header")
         if len(fields) != count:
-            problem = (
-                f"{len(fields)} tab-separated columns, the first line has {count}; replace tabs inside texts by spaces"
-            )
+            problem = f"{len(fields)} columns, the first line has {count}; replace tabs inside texts by spaces"
             raise location.error(problem, code="other-width", found=len(fields), expected=count)
         yield location, fields

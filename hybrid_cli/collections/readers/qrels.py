@@ -99,9 +99,7 @@ def _rows_by_position(path: Path) -> Iterator[JudgmentRow]:
     for location, line in lines(path):
         fields = _split(line)
         if len(fields) not in (3, 4):
-            problem = (
-                f"{len(fields)} columns; judgments have three (qid docid relevance) or four (qid 0 docid relevance)"
-            )
+            problem = f"{len(fields)} columns; judgments have qid docid relevance, or qid 0 docid relevance"
             raise location.error(problem, code="other-width", found=len(fields))
         relevance = grade_of(fields[-1], location)
         yield location, checked_id(fields[0], location), checked_id(fields[-2], location), relevance

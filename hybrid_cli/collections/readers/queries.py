@@ -106,10 +106,7 @@ def plain_queries(path: Path) -> OpenTable | None:
         problem = f"has tags in place of queries: {_shortened(first)}; import topics of TREC with `prepare trec`"
         raise path_error(path, problem, code="other-form")
     if numbered and count > 1:
-        problem = (
-            f"no tabs, and every line begins with a number or an id: {_shortened(first)}; separate query id and text "
-            "by a tab, or pass texts alone, a query per line"
-        )
+        problem = f"every line begins with a number: {_shortened(first)}; separate id and text by a tab"
         raise path_error(path, problem, code="other-form")
 
     def rows(_: Collection[str]) -> Iterator[Row]:

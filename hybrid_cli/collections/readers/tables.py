@@ -155,10 +155,8 @@ def _named(
 ) -> Iterator[Row]:
     for location, fields in islice(rows, int(header), None):
         if len(fields) != len(names):
-            problem = (
-                f"{console.counted(column=len(fields))}, the first row has {len(names)}; a field with separators needs "
-                f"double quotes ({quoting})"
-            )
+            count = console.counted(column=len(fields))
+            problem = f"{count}, the first row has {len(names)}; quote fields with separators ({quoting})"
             raise location.error(problem, code="other-width", found=len(fields), expected=len(names))
         yield location, dict(zip(names, fields, strict=True))
 
@@ -276,15 +274,11 @@ def chosen_columns(table: OpenTable, layout: Layout, given: Mapping[str, str]) -
     missing = [field for field in layout.known if field not in chosen and field not in layout.optional]
     if missing:
         _refuse_other_separator(table)
-        raise InputError(
-            f"{table.path}: no column known for the {missing[0]} (columns: {listed}); "
-            + (layout.advice or f"name it with {layout.option} {missing[0]}=COLUMN")
-            + ("" if table.header or layout.advice else ", or pass --header if the first row names the columns")
-            + _row_advice(table.path),
-            code="no-such-column",
-            path=table.path,
-            field=missing[0],
-        )
+        advice = layout.advice or f"name it with {layout.option} {missing[0]}=COLUMN"
+        if not (table.header or layout.advice):
+            advice += ", or pass --header if the first row names the columns"
+        problem = f"no column known for the {missing[0]} (columns: {listed}); {advice}{_row_advice(table.path)}"
+        raise path_error(table.path, problem, code="no-such-column", field=missing[0])
     return chosen
 
 
@@ -377,13 +371,8 @@ def metadata_types(names: Sequence[str], tables: Sequence[OpenTable], taken: Seq
                 raise
             left_out.append(name)
     if left_out:
-        console.note(
-            f"--metadata all: left out: {', '.join(left_out)} (lists, objects, values of several types, or names that "
-            "are no identifiers)",
-            code="columns-left-out",
-            option="metadata",
-            columns=left_out,
-        )
+        text = f"--metadata all: left out: {', '.join(left_out)} (several types, lists, objects, or no identifiers)"
+        console.note(text, code="columns-left-out", option="metadata", columns=left_out)
     return types
 
 

@@ -72,10 +72,8 @@ def source(options: Tevatron) -> Source:
         for split, path in options.training.items():
             for example in examples(path):
                 if options.corpus is not None and _texts_only(example):
-                    problem = (
-                        f"{example.location}: the passages have no ids, so they cannot be found in --corpus; omit it"
-                    )
-                    raise InputError(problem, code="passages-without-ids", path=path)
+                    problem = "the passages have no ids to find in --corpus; omit it"
+                    raise example.location.error(problem, code="passages-without-ids")
                 yield split, example
 
     def documents() -> Iterator[Document]:
@@ -161,20 +159,15 @@ _Passages = tuple[list[Passage], list[Passage] | None]
 def _form(record: dict[str, Any], location: Location) -> Callable[[dict[str, Any], Location], _Passages]:
     """Return the reader of the passages of a record, by its fields."""
     if "label" in record or "labels" in record:
-        problem = (
-            "has a field of labels, which may mark the passage as irrelevant; keep the rows of positive passages, and "
-            "remove the field"
-        )
+        problem = "has a field of labels; keep the rows of positive passages, and remove the field"
         raise location.error(problem, code="labelled-pairs")
     for name, form in (("positive_passages", _objects), ("positive_document_ids", _ids), ("pos", _flag)):
         if name in record:
             return form
     if "positive" in record:
         return _triplet
-    problem = (
-        f"no field of positive passages (fields: {', '.join(list(record)[:20])}); a training file has {_FORMS}, and "
-        "the negatives in fields of such names"
-    )
+    names = ", ".join(list(record)[:20])
+    problem = f"no field of positive passages (fields: {names}); a training file has {_FORMS}, and negatives alike"
     raise location.error(problem, code="unknown-training-file")
 
 

@@ -311,10 +311,8 @@ def _topic(block: _Block, fields: Sequence[str]) -> Query:
     chosen = [own for name in fields if (own := _field(pieces, name)) and _value(content, own)]
     if not chosen:
         names = sorted({piece.fields[0].lower() for piece in pieces if piece not in number and piece.fields})
-        problem = (
-            f"topic {qid} has no field {' or '.join(fields)} (fields: {', '.join(names) or 'none'}); pass "
-            "--topic-fields"
-        )
+        listed = ", ".join(names) or "none"
+        problem = f"topic {qid} has no field {' or '.join(fields)} (fields: {listed}); pass --topic-fields"
         raise block.location.error(problem, code="topic-without-field")
     content.entities.clear()
     text = " ".join(_value(content, own) for own in chosen)
