@@ -6,40 +6,26 @@ renames, so a file or folder under its final name is always complete. Parquet, J
 time: the same inputs and options give the same bytes.
 """
 
-from hybrid_cli.artifacts.checks import check_output_path, keeping_equal_outputs, options_of, same_call
-from hybrid_cli.artifacts.inputs import Input, Named, Part, Recorded, describe_inputs, has_content, recorded_input
-from hybrid_cli.artifacts.manifest import (
-    Manifest,
-    enclosing_artifact,
-    find_manifest,
-    hard_link,
-    read_manifest,
-    refuse_missing_plugin,
-)
-from hybrid_cli.artifacts.output import DryRun, Output, dry_run, lock_growing, open_output, output_of
-
-__all__ = [
-    "DryRun",
-    "Input",
-    "Manifest",
-    "Named",
-    "Output",
-    "Part",
-    "Recorded",
-    "check_output_path",
-    "describe_inputs",
-    "dry_run",
-    "enclosing_artifact",
-    "find_manifest",
-    "hard_link",
-    "has_content",
-    "keeping_equal_outputs",
-    "lock_growing",
-    "open_output",
-    "options_of",
-    "output_of",
-    "read_manifest",
-    "recorded_input",
-    "refuse_missing_plugin",
-    "same_call",
-]
+from hybrid_cli.artifacts.checks import check_output_path as check_output_path
+from hybrid_cli.artifacts.checks import keeping_equal_outputs as keeping_equal_outputs
+from hybrid_cli.artifacts.checks import options_of as options_of
+from hybrid_cli.artifacts.checks import same_call as same_call
+from hybrid_cli.artifacts.inputs import Input as Input
+from hybrid_cli.artifacts.inputs import Named as Named
+from hybrid_cli.artifacts.inputs import Part as Part
+from hybrid_cli.artifacts.inputs import Recorded as Recorded
+from hybrid_cli.artifacts.inputs import describe_inputs as describe_inputs
+from hybrid_cli.artifacts.inputs import has_content as has_content
+from hybrid_cli.artifacts.inputs import recorded_input as recorded_input
+from hybrid_cli.artifacts.manifest import Manifest as Manifest
+from hybrid_cli.artifacts.manifest import enclosing_artifact as enclosing_artifact
+from hybrid_cli.artifacts.manifest import find_manifest as find_manifest
+from hybrid_cli.artifacts.manifest import hard_link as hard_link
+from hybrid_cli.artifacts.manifest import read_manifest as read_manifest
+from hybrid_cli.artifacts.manifest import refuse_missing_plugin as refuse_missing_plugin
+from hybrid_cli.artifacts.output import DryRun as DryRun
+from hybrid_cli.artifacts.output import Output as Output
+from hybrid_cli.artifacts.output import dry_run as dry_run
+from hybrid_cli.artifacts.output import lock_growing as lock_growing
+from hybrid_cli.artifacts.output import open_output as open_output
+from hybrid_cli.artifacts.output import output_of as output_of

@@ -222,34 +222,21 @@ def _difference(path: Path, existing: Manifest | None, wanted: Manifest) -> tupl
         words = f"already exists, written by hybrid {version} with {', '.join(unknown)}, which this version lacks"
         return "output-of-a-newer-version", words, {"version": version, "options": unknown}
     before, now = add_missing_options(existing, wanted), add_missing_options(wanted, existing)
-    fields = {
-        "options": sorted(name for name in now.options if before.options.get(name) != now.options.get(name)),
-        "inputs": sorted(
-            role for role in {**before.inputs, **now.inputs} if _content(before, role) != _content(now, role)
-        ),
-    }
-    changes = changed_between(before.key(), now.key())
+    changes, fields = changed_between(before.key(), now.key())
     return "output-differs", f"already exists with other options or inputs: {changes}", fields
 
 
-def _content(made: Manifest, role: str) -> str | None:
-    return made.inputs.get(role, {}).get("fingerprint")
-
-
-def changed_between(before: str, now: str) -> str:
-    """Return the options and inputs that differ between the keys of two calls of a stage, in words."""
+def changed_between(before: str, now: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the options and inputs that differ between the keys of two calls of a stage, in words and by name."""
     (*_, options, inputs), (*_, new_options, new_inputs) = json.loads(before), json.loads(now)
-    changed = [
-        f"{name}={options.get(name)!r}, now {new_options.get(name)!r}"
-        for name in sorted({*options, *new_options})
-        if options.get(name) != new_options.get(name)
-    ]
-    changed += [
-        f"input '{role}' has changed"
-        for role in sorted({*inputs, *new_inputs})
-        if inputs.get(role) != new_inputs.get(role)
-    ]
-    return "; ".join(changed) or "another command, or another version of hybrid"
+    names, roles = _unequal(options, new_options), _unequal(inputs, new_inputs)
+    words = [f"{name}={options.get(name)!r}, now {new_options.get(name)!r}" for name in names]
+    words += [f"input '{role}' has changed" for role in roles]
+    return "; ".join(words) or "another command, or another version", {"options": names, "inputs": roles}
+
+
+def _unequal(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
 
 
 # -------------------------------------------------------------------------------------------------- options of versions
@@ -281,21 +268,12 @@ def options_of(manifest: Manifest, names: Collection[str]) -> dict[str, Any]:
 def unknown_options(existing: Manifest) -> list[str]:
     """Return the options of an artifact of a newer hybrid that this version does not have."""
     kind = _settings_of(existing.stage)
-    if kind is None or not is_later(_version(existing)):
+    if kind is None or not is_later(existing.versions.get("hybrid", "")):
         return []
     return sorted(set(existing.options) - set(kind.declared()))
 
 
-def _version(manifest: Manifest) -> str:
-    """Return the version of hybrid that wrote an artifact; empty if it is unknown."""
-    return manifest.versions.get("hybrid", "")
-
-
 @cache
-def _commands() -> dict[str, type[Settings]]:
-    return {kind.command: kind for kind in COMMANDS}
-
-
 def _settings_of(stage: str) -> type[Settings] | None:
     """Return the settings class of a stage; `search --exact` is a stage of the command `search`."""
-    return _commands().get(stage.partition(" --")[0])
+    return {kind.command: kind for kind in COMMANDS}.get(stage.partition(" --")[0])

@@ -520,6 +520,6 @@ def _refuse_other_checkpoint(path: Path, scratch: Path, wanted: Manifest) -> Non
     if version != this:
         problem = f"hybrid {version} left a checkpoint of a training; resume it with that version, or pass --overwrite"
         raise path_error(path, problem, code="checkpoint-of-another-version")
-    changes = changed_between(json.dumps(before), json.dumps(now))
+    changes, _ = changed_between(json.dumps(before), json.dumps(now))
     problem = f"an interrupted training with other options left a checkpoint ({changes}); repeat its command to resume"
     raise path_error(path, f"{problem} it, or pass --overwrite to discard it", code="checkpoint-of-another-call")

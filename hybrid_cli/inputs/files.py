@@ -7,6 +7,7 @@ made: every reader of text gets its bytes from `open_binary`, `byte_lines`, `rea
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import io
 import lzma
@@ -14,6 +15,7 @@ import os
 import re
 import stat
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -365,31 +367,62 @@ def byte_lines(path: Path) -> Iterator[bytes]:
             yield raw
 
 
-def text_lines(path: Path) -> list[str]:
-    """Return the lines in UTF-8 without their ends, as a list: of ids, of options.
+def located_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Location, str]]:
+    """Yield each line with its location and its line end.
 
     Raises:
-        InputError: see `byte_lines`; not valid UTF-8.
+        InputError: see `byte_lines`; not valid in the encoding.
     """
-    pieces = []
     for number, raw in enumerate(byte_lines(path), 1):
-        raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-        pieces.append(decode_text(raw, path, Location(path, number)).rstrip("\r\n"))
-    return pieces
+        location = Location(path, number)
+        yield location, decode_text(raw, location, encoding)
 
 
-def decode_text(raw: bytes, path: Path, location: object, encoding: str = "utf-8") -> str:
-    """Return bytes of a file as text.
+def text_lines(path: Path) -> list[str]:
+    """Return the lines in UTF-8 without their ends, as a list: of ids, of options; see `located_lines`."""
+    return [line.rstrip("\r\n") for _, line in located_lines(path)]
+
+
+def csv_rows(path: Path, separator: str) -> Iterator[tuple[Location, list[str]]]:
+    """Yield the fields of each row that is not blank; a field in double quotes may contain separators and line ends.
+
+    Raises:
+        InputError: a quote is not closed, or text follows a closing quote; the message names the first line of the row.
+    """
+    bound = limits()
+    csv.field_size_limit(bound.line + 1)  # `row` refuses longer rows
+    location, length = Location(path, 1), 0
+
+    def row(line: str) -> str:
+        nonlocal length
+        length += len(line)
+        bound.refuse_line(location, path, length, "row")
+        return line
+
+    reader = csv.reader((row(line) for _, line in located_lines(path)), delimiter=separator, strict=True)
+    try:
+        for fields in reader:
+            if fields and not (len(fields) == 1 and fields[0].isspace()):
+                bound.refuse_columns(location, path, len(fields))
+                yield location, fields
+            location, length = Location(path, reader.line_num + 1), 0
+    except csv.Error as error:
+        raise location.error(f"{error}; a quote inside a quoted field is written twice", code="not-csv") from None
+
+
+def decode_text(raw: bytes, location: Location | Path, encoding: str = "utf-8") -> str:
+    """Return bytes of a file as text: of a line, or of the whole file; without a byte order mark at its beginning.
 
     Raises:
         InputError: not valid in the encoding.
     """
+    whole = Location(location, 1) if isinstance(location, Path) else location
     try:
-        return raw.decode(encoding)
+        return (raw.removeprefix(BOM_UTF8) if whole.number == 1 else raw).decode(encoding)
     except UnicodeError as error:
         byte = f"byte {error.start + 1:,}" if isinstance(error, UnicodeDecodeError) else "the text"
-        fields = location.fields if isinstance(location, Location) else {"path": path}
         problem = f"{location}: {byte} is not valid {encoding}; convert the file to UTF-8"
+        fields = {"path": location} if isinstance(location, Path) else location.fields
         raise InputError(problem, code="not-utf-8", **fields) from None
 
 
@@ -422,7 +455,7 @@ def read_unpacked(path: Path) -> str:
     with open_binary(path) as file:
         content = file.read(bound.line + 1)
     bound.refuse_line(path, path, len(content), "content")
-    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+    return decode_text(content, path)
 
 
 def read_text(path: Path, most: int | None = None) -> str:
@@ -433,7 +466,7 @@ def read_text(path: Path, most: int | None = None) -> str:
     """
     content = read_bytes(path, most)
     _refuse_content(path, content[:512])
-    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path)
+    return decode_text(content, path)
 
 
 # ------------------------------------------------------------------------------------------------------------ folders

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import Location, byte_lines, decode_text, is_parquet, limits, open_binary, plain_suffix
+from hybrid_cli.inputs.files import Location, byte_lines, is_parquet, limits, located_lines, open_binary, plain_suffix
 from hybrid_cli.inputs.json_values import mismatch_of_fields
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
@@ -70,9 +70,7 @@ def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, dict[s
 
 def _values(path: Path, chunk: int) -> Iterator[tuple[Location, Any]]:
     if not (_starts_array(path) or _starts_indented(path)):
-        for number, raw in enumerate(byte_lines(path), 1):
-            location = Location(path, number)
-            line = decode_text(raw.removeprefix(BOM_UTF8) if number == 1 else raw, path, location)
+        for location, line in located_lines(path):
             if not line or line.isspace():
                 continue
             try:

@@ -6,7 +6,6 @@ Texts may be compressed.
 from __future__ import annotations
 
 import codecs
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
@@ -21,8 +20,7 @@ from hybrid_cli.inputs.files import (
     DOCIDS,
     QIDS,
     Location,
-    byte_lines,
-    decode_text,
+    csv_rows,
     fold_name,
     is_compressed,
     limits,
@@ -167,30 +165,17 @@ def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
 
 def _csv_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
     """Yield the fields of each hit of a CSV file, whose first line names them; ids may be in double quotes."""
-    lines = (
-        decode_text(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, f"{path}, line {number}")
-        for number, raw in enumerate(byte_lines(path), 1)
-    )
-    reader = csv.reader(lines, strict=True)
-    try:
-        header = next(reader, [])
-        limits().refuse_columns(path, path, len(header))
-        positions = named_columns(header, f"{path}, line 1")
-        if positions is None:
-            problem = (
-                f"{path}, line 1: a run in a CSV file needs a first line with the names qid, docid, rank and score"
-            )
-            raise InputError(problem, code="no-header", path=path)
-        for fields in reader:
-            location = Location(path, reader.line_num)
-            if fields and len(fields) != len(header):
-                problem = f"{location}: {console.counted(column=len(fields))}, the first line has {len(header)}"
-                raise InputError(problem, code="other-width", path=path, line=location.number)
-            if fields:
-                yield location, {field: fields[at] for field, at in positions.items()}
-    except csv.Error as error:
-        problem = f"{path}, line {reader.line_num}: {error}"
-        raise InputError(problem, code="not-csv", path=path, line=reader.line_num) from None
+    rows = csv_rows(path, ",")
+    location, header = next(rows, (Location(path, 1), []))
+    positions = named_columns(header, location)
+    if positions is None:
+        problem = "a run in a CSV file needs a first line with the names qid, docid, rank and score"
+        raise location.error(problem, code="no-header")
+    for location, fields in rows:
+        if len(fields) != len(header):
+            problem = f"{console.counted(column=len(fields))}, the first line has {len(header)}"
+            raise location.error(problem, code="other-width")
+        yield location, {field: fields[at] for field, at in positions.items()}
 
 
 def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]]) -> Iterator[pl.DataFrame]:

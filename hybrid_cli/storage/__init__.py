@@ -1,67 +1,33 @@
 """Files: names and schemas of tables, atomic and synced writes, checksums, and what a file records about itself."""
 
-from hybrid_cli.storage.files import hard_link, replacing, restore, sizes
-from hybrid_cli.storage.integrity import (
-    check_file,
-    check_listed,
-    check_parts,
-    damage,
-    one_version,
-    refuse_lost,
-    refuse_lost_rows,
-    replaced_error,
-)
-from hybrid_cli.storage.records import (
-    FORMAT,
-    MANIFEST,
-    Record,
-    find_record,
-    fingerprint,
-    has_checksums,
-    hash_folder,
-    read_record,
-)
-from hybrid_cli.storage.schemas import COLUMN_TYPES, PROBABILITY, SCHEMAS, Kind
-from hybrid_cli.storage.tables import (
-    check_table,
-    column_names,
-    reading,
-    regroup,
-    row_count,
-    validate_parquet,
-    write_parquet,
-)
-
-__all__ = [
-    "COLUMN_TYPES",
-    "FORMAT",
-    "MANIFEST",
-    "PROBABILITY",
-    "SCHEMAS",
-    "Kind",
-    "Record",
-    "check_file",
-    "check_listed",
-    "check_parts",
-    "check_table",
-    "column_names",
-    "damage",
-    "find_record",
-    "fingerprint",
-    "hard_link",
-    "has_checksums",
-    "hash_folder",
-    "one_version",
-    "read_record",
-    "reading",
-    "refuse_lost",
-    "refuse_lost_rows",
-    "regroup",
-    "replaced_error",
-    "replacing",
-    "restore",
-    "row_count",
-    "sizes",
-    "validate_parquet",
-    "write_parquet",
-]
+from hybrid_cli.storage.files import hard_link as hard_link
+from hybrid_cli.storage.files import replacing as replacing
+from hybrid_cli.storage.files import restore as restore
+from hybrid_cli.storage.files import sizes as sizes
+from hybrid_cli.storage.integrity import check_file as check_file
+from hybrid_cli.storage.integrity import check_listed as check_listed
+from hybrid_cli.storage.integrity import check_parts as check_parts
+from hybrid_cli.storage.integrity import damage as damage
+from hybrid_cli.storage.integrity import one_version as one_version
+from hybrid_cli.storage.integrity import refuse_lost as refuse_lost
+from hybrid_cli.storage.integrity import refuse_lost_rows as refuse_lost_rows
+from hybrid_cli.storage.integrity import replaced_error as replaced_error
+from hybrid_cli.storage.records import FORMAT as FORMAT
+from hybrid_cli.storage.records import MANIFEST as MANIFEST
+from hybrid_cli.storage.records import Record as Record
+from hybrid_cli.storage.records import find_record as find_record
+from hybrid_cli.storage.records import fingerprint as fingerprint
+from hybrid_cli.storage.records import has_checksums as has_checksums
+from hybrid_cli.storage.records import hash_folder as hash_folder
+from hybrid_cli.storage.records import read_record as read_record
+from hybrid_cli.storage.schemas import COLUMN_TYPES as COLUMN_TYPES
+from hybrid_cli.storage.schemas import PROBABILITY as PROBABILITY
+from hybrid_cli.storage.schemas import SCHEMAS as SCHEMAS
+from hybrid_cli.storage.schemas import Kind as Kind
+from hybrid_cli.storage.tables import check_table as check_table
+from hybrid_cli.storage.tables import column_names as column_names
+from hybrid_cli.storage.tables import reading as reading
+from hybrid_cli.storage.tables import regroup as regroup
+from hybrid_cli.storage.tables import row_count as row_count
+from hybrid_cli.storage.tables import validate_parquet as validate_parquet
+from hybrid_cli.storage.tables import write_parquet as write_parquet

@@ -14,8 +14,8 @@ from hybrid_cli.collections.readers.text_files import (
     answer_list,
     answers_of,
     checked_id,
+    columns,
     id_of,
-    quoted_columns,
     text_of,
 )
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
@@ -36,7 +36,7 @@ def source(options: Dpr) -> Source:
         raise InputError(problem, code="duplicate-split", split=common[0])
 
     def documents() -> Iterator[Document]:
-        for number, (location, fields) in enumerate(quoted_columns(options.corpus, 3, "id, text and title")):
+        for number, (location, fields) in enumerate(columns(options.corpus, 3, "id, text and title", quoted=True)):
             if number == 0 and fields[:2] == ["id", "text"]:
                 continue
             yield Document(checked_id(fields[0], location), fields[2], fields[1], location)
@@ -81,7 +81,7 @@ def _questions(path: Path) -> Iterator[tuple[Location, str, list[str] | None]]:
         for location, record in records(path):
             yield location, text_of(record, QUERY_FIELDS, location), answers_of(record, location)
     else:
-        for location, fields in quoted_columns(path, 2, "question and list of answers"):
+        for location, fields in columns(path, 2, "question and list of answers", quoted=True):
             yield location, fields[0], answer_list(fields[1], location)
 
 

@@ -99,7 +99,7 @@ def _content(path: Path) -> str:
     if not is_page(path):
         return read_text(path)
     content = read_bytes(path)
-    return decode_text(content.removeprefix(b"\xef\xbb\xbf"), path, path, charset_of(content))
+    return decode_text(content, path, charset_of(content))
 
 
 def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:

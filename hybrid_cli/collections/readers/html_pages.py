@@ -18,21 +18,8 @@ _DEEPEST = 256  # our choice; browsers stop at 512
 _DROPPED = {"script", "style", "iframe", "noembed", "noframes", "xmp"}  # elements whose content is no HTML
 _PLAIN = {"title", "textarea"}  # elements whose content has entities, but no tags
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr", "param"}
-_FORMATTING = {
-    "a",
-    "abbr",
-    "acronym",
-    "b",
-    "bdi",
-    "bdo",
-    "big",
-    "cite",
-    "code",
-    "data",
-    "del",
-    "dfn",
-    "em",
-    "font",
+_FORMATTING = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font"}
+_FORMATTING |= {
     "i",
     "ins",
     "kbd",
@@ -47,15 +34,8 @@ _FORMATTING = {
     "strike",
     "strong",
     "sub",
-    "sup",
-    "time",
-    "tt",
-    "u",
-    "var",
-    "wbr",
-    "plaintext",
-    "frameset",
 }
+_FORMATTING |= {"sup", "time", "tt", "u", "var", "wbr", "plaintext", "frameset"}
 _CLOSED_BY = {  # start tag -> open elements that it closes, where end tags may be missing
     "li": {"p", "li"},
     "dt": {"p", "dt", "dd"},

@@ -22,52 +22,9 @@ _MARKUP = re.compile(
 )  # any other < is text
 _ENDS = {"!--": "-->", "![CDATA[": "]]>"}
 # Tags that format a text, and are not fields of it; FBIS has F.
-_INLINE = {
-    "A",
-    "ABBR",
-    "B",
-    "BIG",
-    "BLOCKQUOTE",
-    "BR",
-    "CENTER",
-    "CITE",
-    "CODE",
-    "DIV",
-    "DL",
-    "DT",
-    "EM",
-    "F",
-    "FONT",
-    "H1",
-    "H2",
-    "H3",
-    "H4",
-    "H5",
-    "H6",
-    "HR",
-    "I",
-    "IMG",
-    "LI",
-    "OL",
-    "P",
-    "PRE",
-    "S",
-    "SMALL",
-    "SPAN",
-    "STRONG",
-    "SUB",
-    "SUP",
-    "TABLE",
-    "TBODY",
-    "TD",
-    "TFOOT",
-    "TH",
-    "THEAD",
-    "TR",
-    "TT",
-    "U",
-    "UL",
-}
+_INLINE = {"A", "ABBR", "B", "BIG", "CITE", "CODE", "EM", "F", "FONT", "I", "IMG", "S", "SMALL", "SPAN", "STRONG"}
+_INLINE |= {"BLOCKQUOTE", "BR", "CENTER", "DIV", "H1", "H2", "H3", "H4", "H5", "H6", "HR", "P", "PRE", "SUB", "SUP"}
+_INLINE |= {"DL", "DT", "LI", "OL", "TABLE", "TBODY", "TD", "TFOOT", "TH", "THEAD", "TR", "TT", "U", "UL"}
 _ENTITY = re.compile(
     r"&(?:#(?P<number>[0-9]{1,7}|[xX][0-9A-Fa-f]{1,6});?|(?P<name>[A-Za-z][A-Za-z0-9.]{0,31})(?P<end>;?))"
 )

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import console
 from hybrid_cli.collections.options import ALL_COLUMNS, is_column_name
-from hybrid_cli.collections.readers.text_files import columns, csv_rows, lines, text_of
+from hybrid_cli.collections.readers.text_files import columns, lines, text_of
 from hybrid_cli.collections.source import Location
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import Limits, fold_name, is_parquet, limits, opened, plain_suffix
+from hybrid_cli.inputs.files import Limits, csv_rows, fold_name, is_parquet, limits, opened, plain_suffix
 from hybrid_cli.inputs.json_rows import Number, is_json, is_nested, named_objects, records
 
 Row = tuple[Location, Mapping[str, Any]]

@@ -6,17 +6,14 @@ Lines end at a line feed only, so that texts and ids are preserved.
 from __future__ import annotations
 
 import ast
-import csv
 import json
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli.collections.source import Document
-from hybrid_cli.errors import InputError
-from hybrid_cli.inputs.files import Location, byte_lines, decode_text, limits
+from hybrid_cli.inputs.files import Location, csv_rows, limits, located_lines
 from hybrid_cli.inputs.json_rows import check_field, kind_of, records, without_surrogates
 from hybrid_cli.inputs.json_values import NOT_JSON
 
@@ -36,18 +33,9 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Location, str]]
     Raises:
         InputError: no such file, a line over the limits, damaged compression, or bytes not valid in `encoding`.
     """
-    for location, line in _all_lines(path, encoding):
+    for location, line in located_lines(path, encoding):
         if line and not line.isspace():
             yield location, line.rstrip("\r\n")
-
-
-def _all_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Location, str]]:
-    """Yield each line with its line end; see `lines`."""
-    for number, raw in enumerate(byte_lines(path), 1):
-        if number == 1:
-            raw = raw.removeprefix(BOM_UTF8)
-        location = Location(path, number)
-        yield location, decode_text(raw, path, location, encoding)
 
 
 def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *, default: str | None = None) -> str:
@@ -107,11 +95,18 @@ def answer_list(text: str, location: Location) -> list[str]:
     raise location.error(f"{text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']", code="not-answers")
 
 
-def columns(path: Path, least: int, layout: str, encoding: str = "utf-8") -> Iterator[tuple[Location, list[str]]]:
-    """Yield the columns of each line, split at tabs; `layout` describes the expected columns in messages."""
+def columns(path: Path, least: int, layout: str, quoted: bool = False) -> Iterator[tuple[Location, list[str]]]:
+    """Yield the columns of each line, split at tabs; `layout` describes the expected columns in messages.
+
+    Args:
+        path: the file.
+        least: number of columns that every line needs.
+        layout: the columns in words.
+        quoted: fields may be in double quotes (CSV rules, with tabs).
+    """
     bound = limits()
-    for location, line in lines(path, encoding):
-        fields = line.split("\t", bound.columns)
+    split = ((location, line.split("\t", bound.columns)) for location, line in lines(path))
+    for location, fields in csv_rows(path, "\t") if quoted else split:
         bound.refuse_columns(location, path, len(fields))
         if len(fields) < least:
             raise location.error(f"{len(fields)} tab-separated columns; needs {layout}", code="too-few-columns")
@@ -126,49 +121,10 @@ def id_triples(path: Path) -> Iterator[tuple[Location, str, str, str]]:
     """
     for location, fields in columns(path, 3, "query id, relevant id and other id"):
         if min(fields[1].count(" "), fields[2].count(" ")) >= _WORDS:
-            problem = f"{location}: has texts in place of ids; triples have ids, as in qidpidtriples.train.full.2.tsv"
-            raise InputError(problem, code="triples-of-texts", path=path)
-        yield (
-            location,
-            checked_id(fields[0], location),
-            checked_id(fields[1], location),
-            checked_id(fields[2], location),
-        )
-
-
-def quoted_columns(path: Path, least: int, layout: str) -> Iterator[tuple[Location, list[str]]]:
-    """Like `columns`, with fields that may be double-quoted (CSV rules, with tabs)."""
-    for location, fields in csv_rows(path, "\t"):
-        if len(fields) < least:
-            raise location.error(f"{len(fields)} tab-separated columns; needs {layout}", code="too-few-columns")
-        yield location, fields
-
-
-def csv_rows(path: Path, separator: str) -> Iterator[tuple[Location, list[str]]]:
-    """Yield the fields of each row that is not blank; a field in double quotes may contain separators and line ends.
-
-    Raises:
-        InputError: a quote is not closed, or text follows a closing quote; the message names the first line of the row.
-    """
-    bound = limits()
-    csv.field_size_limit(bound.line + 1)  # `row` refuses longer rows
-    location, length = Location(path, 1), 0
-
-    def row(line: str) -> str:
-        nonlocal length
-        length += len(line)
-        bound.refuse_line(location, path, length, "row")
-        return line
-
-    reader = csv.reader((row(line) for _, line in _all_lines(path)), delimiter=separator, strict=True)
-    try:
-        for fields in reader:
-            if fields and not (len(fields) == 1 and fields[0].isspace()):
-                bound.refuse_columns(location, path, len(fields))
-                yield location, fields
-            location, length = Location(path, reader.line_num + 1), 0
-    except csv.Error as error:
-        raise location.error(f"{error}; a quote inside a quoted field is written twice", code="not-csv") from None
+            problem = "has texts in place of ids; triples have ids, as in qidpidtriples.train.full.2.tsv"
+            raise location.error(problem, code="triples-of-texts")
+        qid, docid, other = (checked_id(field, location) for field in fields[:3])
+        yield location, qid, docid, other
 
 
 # ------------------------------------------------------------------------------------------ rows of a collection
