@@ -166,11 +166,7 @@ def write_parquet(
     with (
         disk.create(path) as opened,
         pq.ParquetWriter(
-            file := Hashing(opened),
-            schema,
-            compression="zstd",
-            use_dictionary=dictionaries,
-            write_page_checksum=True,
+            file := Hashing(opened), schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
         ) as writer,
     ):
         for group in _regroup(batches, schema):
