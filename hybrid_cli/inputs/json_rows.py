@@ -132,7 +132,8 @@ def named_objects(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, 
 
 
 def _refuse_json(location: Location, reason: str, advice: str) -> NoReturn:
-    raise location.error(f"not valid JSON ({reason}); {advice}", code="not-json")
+    problem = f"{location}: not valid JSON ({reason}); {advice}"
+    raise InputError(problem, code="not-json", path=location.file, line=location.number)
 
 
 class _Json:

@@ -214,7 +214,7 @@ def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) ->
         problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
         raise DamageError(problem, code="damaged-manifest", path=path)
     if parsed.format < newest and not any_format:
-        problem = f"{parsed.kind} of an older hybrid (format {parsed.format}); repeat `{parsed.stage}` with --overwrite"
+        problem = f"{parsed.kind} of an older version (format {parsed.format}); run `hybrid {parsed.stage} --overwrite`"
         raise path_error(path, problem, code="older-format", format=parsed.format)
     return parsed
 
