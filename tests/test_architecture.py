@@ -36,8 +36,8 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 43_620,
-    "files": 312,
+    "code lines": 42_200,
+    "files": 288,
     "commands": 38,
     "names of options": 240,
     "conditions": 212,

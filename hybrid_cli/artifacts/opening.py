@@ -100,7 +100,7 @@ def _stored_vectors(index: DenseIndex, folder: Path) -> Callable[[pl.DataFrame],
         problem = f"has vectors of {info.dim} values; those of {index.folder} have {index.dim}"
         raise path_error(folder, problem, code="other-width", value=info.dim, expected=index.dim, index=index.folder)
     if info.encoder != index.fingerprint:
-        raise refusal(index, str(folder), info.contract)
+        raise _refusal(index.folder, index.info.contract, str(folder), info.contract)
     stored, ids = read_vectors(folder), SortedIds(read_ids(folder))
     return lambda queries: stored[ids.positions(queries["qid"], "no vector for query")]
 
@@ -273,14 +273,7 @@ def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, devic
         **options["contract"],
     )
     if encoder.fingerprint != manifest.counts["encoder"]:
-        differ = differences(manifest.counts["contract"], encoder.describe())
-        what = (
-            f"with {'; '.join(differ)} in {model or model_folder}"
-            if differ
-            else f"with other weights than those of {model or model_folder}"
-        )
-        problem = f"was encoded {what}; encode again, or pass the model of the index with --model"
-        raise path_error(folder, problem, code="other-encoder", model=model)
+        raise _refusal(folder, manifest.counts["contract"], str(model or model_folder), encoder.describe())
     return encoder
 
 
@@ -337,7 +330,7 @@ def query_encoder(
     opened = open_encoder if of_documents else open_query_encoder
     encoder = opened(model, device=device, dtype=dtype, overrides=changes, known=known)
     if encoder.fingerprint != index.fingerprint:
-        raise refusal(index, str(model), encoder.describe())
+        raise _refusal(index.folder, index.info.contract, str(model), encoder.describe())
     return encoder
 
 
@@ -353,19 +346,14 @@ def model_of(index: DenseIndex) -> Path:
     return find_model(index.folder, read_manifest(index.folder))
 
 
-def refusal(index: DenseIndex, model: str, contract: Mapping[str, Any]) -> InputError:
-    """Return the error about a `model` whose weights or `contract` differ from those of the index."""
-    kinds = [description.get("kind", TRANSFORMER) for description in (index.info.contract, contract)]
-    differ = differences(index.info.contract, contract)
-    if kinds[0] != kinds[1]:
-        reason = (
-            f"holds vectors of a {kinds[0]} encoder, and {model} is a {kinds[1]} encoder; pass the "
-            "model of the index with --model, or encode again"
-        )
-    else:
-        what = f"with {'; '.join(differ)} in {model}" if differ else f"with other weights than those of {model}"
-        reason = f"was encoded {what}; encode again, or pass the model of the index with --model"
-    return path_error(index.folder, reason, code="other-encoder", model=model, differences=differ)
+def _refusal(folder: Path, known: Mapping[str, Any], model: str, contract: Mapping[str, Any]) -> InputError:
+    """Return the error about a `model` whose weights or `contract` differ from those of an index."""
+    before, now = (description.get("kind", TRANSFORMER) for description in (known, contract))
+    differ = differences(known, contract)
+    what = f"with {'; '.join(differ)} in {model}" if differ else f"with other weights than those of {model}"
+    what = what if before == now else f"by a {before} encoder, and {model} is a {now} encoder"
+    reason = f"was encoded {what}; encode again, or pass the model of the index with --model"
+    return path_error(folder, reason, code="other-encoder", model=model, differences=differ)
 
 
 def limit_threads(threads: int | None) -> None:

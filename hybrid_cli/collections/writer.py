@@ -44,32 +44,6 @@ class Problem:
         return f"{self.count:,} ({', '.join(self.examples)}{', ...' if self.count > len(self.examples) else ''})"
 
 
-class Problems:
-    """Problems of a collection by name, in the order of their first occurrence."""
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, Problem] = {}
-
-    def add(self, name: str, example: str, location: Location) -> None:
-        """Count one more row with the problem `name`."""
-        problem = self._by_name.setdefault(name, Problem(location))
-        problem.count += 1
-        if len(problem.examples) < EXAMPLES:
-            problem.examples.append(example)
-
-    def get(self, name: str) -> Problem | None:
-        """Return the problem `name`; None if no row has it."""
-        return self._by_name.get(name)
-
-    def lines(self) -> list[str]:
-        """Return one line per problem."""
-        return [f"{name}: {problem}" for name, problem in self._by_name.items()]
-
-    def counts(self) -> dict[str, Any]:
-        """Return counts and examples for the manifest."""
-        return {name: {"count": problem.count, "examples": problem.examples} for name, problem in self._by_name.items()}
-
-
 @dataclass
 class CollectionWriter:
     """Writer of one source as a collection.
@@ -90,7 +64,7 @@ class CollectionWriter:
     on_duplicate: OnDuplicate = Rows.on_duplicate
     on_dangling: OnDangling = Rows.on_dangling
     advance: Callable[[int], None] = lambda count: None
-    problems: Problems = field(default_factory=Problems)
+    problems: dict[str, Problem] = field(default_factory=dict)
     left_out: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
 
     def write(self) -> dict[str, Any]:
@@ -110,7 +84,9 @@ class CollectionWriter:
             "documents": len(docids),
             "queries": {split: len(qids) for split, qids in queries.items()},
             "judgments": judgments,
-            "problems": self.problems.counts(),
+            "problems": {
+                name: {"count": problem.count, "examples": problem.examples} for name, problem in self.problems.items()
+            },
             **({"metadata": dict(types)} if (types := self.source.metadata) else {}),
             **({"queries_in_corpus": same} if same else {}),
             **({"other_content": left_out} if (left_out := self._left_out()) else {}),
@@ -203,9 +179,9 @@ class CollectionWriter:
     def _check_ids(self, row: Judgment, docids: set[str], qids: set[str]) -> bool:
         """Test whether the document and the query of a judgment exist; count the judgment if not."""
         if row.docid not in docids:
-            self.problems.add(self._dangling(_UNKNOWN_DOCUMENTS), row.docid, row.location)
+            self._add_problem(self._dangling(_UNKNOWN_DOCUMENTS), row.docid, row.location)
         elif row.qid not in qids:
-            self.problems.add(self._dangling(_UNKNOWN_QUERIES), row.qid, row.location)
+            self._add_problem(self._dangling(_UNKNOWN_QUERIES), row.qid, row.location)
         else:
             return True
         return False
@@ -239,10 +215,17 @@ class CollectionWriter:
         for number, row in enumerate(rows()):
             this = key(row)
             if (last[this] != number) if last else (this in seen):
-                self.problems.add(f"duplicate {what}", row.name, row.location)
+                self._add_problem(f"duplicate {what}", row.name, row.location)
                 continue
             seen.add(this)
             yield row
+
+    def _add_problem(self, name: str, example: str, location: Location) -> None:
+        """Count one more row with a problem."""
+        problem = self.problems.setdefault(name, Problem(location))
+        problem.count += 1
+        if len(problem.examples) < EXAMPLES:
+            problem.examples.append(example)
 
     def _check_text(self, row: Document | Query, what: str) -> None:
         """Count empty and long texts, which are kept, and what is left out; a document with a title is not empty."""
@@ -250,9 +233,9 @@ class CollectionWriter:
             self.left_out.setdefault(what, Counter()).update(row.left_out)
         titled = isinstance(row, Document) and row.title.strip()
         if (not row.text or row.text.isspace()) and not titled:
-            self.problems.add(f"empty {what}", row.name, row.location)
+            self._add_problem(f"empty {what}", row.name, row.location)
         elif len(row.text) >= (2 if row.text.isascii() else 1) * LONG_WORDS and words.count(row.text) > LONG_WORDS:
-            self.problems.add(f"{what} of over {LONG_WORDS} words", row.name, row.location)
+            self._add_problem(f"{what} of over {LONG_WORDS} words", row.name, row.location)
 
     def _refuse(self, name: str, policy: str, remedy: str) -> None:
         problem = self.problems.get(name)

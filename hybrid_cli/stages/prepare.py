@@ -63,7 +63,7 @@ def prepare(settings: Prepare) -> Path:
         except BaseException:  # remove an incomplete collection, which is large and cannot be resumed
             disk.remove(work)
             raise
-    _note(settings, source, counts, writer.problems.lines())
+    _note(settings, source, counts, [f"{name}: {problem}" for name, problem in writer.problems.items()])
     return output.path
 
 

@@ -219,18 +219,14 @@ def sync(path: Path) -> None:
     """Wait until a file, or a folder with everything below it, is on the disk."""
     for folder, _, names in os.walk(path, topdown=False):
         for name in names:
-            _sync(Path(folder, name))
-        _sync(Path(folder))
+            sync_names(Path(folder, name))
+        sync_names(Path(folder))
     if not path.is_dir():
-        _sync(path)
+        sync_names(path)
 
 
-def sync_names(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
+def sync_names(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
     with note_path(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:

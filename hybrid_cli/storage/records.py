@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar
@@ -313,11 +313,6 @@ def hash_names(hashes: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
     return str(digest.hexdigest())
 
 
-def sizes(path: Path, names: Iterable[str]) -> dict[str, int]:
-    """Return relative path -> bytes of files below a folder."""
-    return {name: (path / name).stat().st_size for name in names}
-
-
 def file_names(path: Path) -> list[str]:
     """Return the relative paths of all files below a folder, without its manifest."""
     names = (file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir())
@@ -339,7 +334,7 @@ def of_folder(record: AnyRecord, folder: Path, ignore: Sequence[str] = (), **cha
         fingerprint=hash_names(hashes, ignore),
         files=[name for name in file_names(folder) if not name.startswith(".")],
         checksums=hashes,
-        sizes=sizes(folder, hashes),
+        sizes={name: (folder / name).stat().st_size for name in hashes},
         **changes,
     )
 
