@@ -20,9 +20,23 @@ import polars as pl
 from hybrid_cli import plugins
 from hybrid_cli.errors import option_error
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation, nearest
-from hybrid_cli.exports.live import NAME, Live, missing_package, no_collection, one_line, refusal, unreachable
-from hybrid_cli.exports.tables import TIES, Tables, hits_of
+from hybrid_cli.exports.engine import (
+    NAME,
+    TIES,
+    Formula,
+    Fusion,
+    Live,
+    Query,
+    Tables,
+    Translation,
+    hits_of,
+    missing_package,
+    nearest,
+    no_collection,
+    one_line,
+    refusal,
+    unreachable,
+)
 from hybrid_cli.fusion.methods import Transform, minmax, reciprocal_rank
 from hybrid_cli.lexical import analyze
 

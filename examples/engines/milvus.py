@@ -15,18 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import plugins
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import Formula, Fusion, Query, Translation, nearest
-from hybrid_cli.exports.live import (
+from hybrid_cli.exports.engine import (
+    TIES,
     TIMEOUT,
+    Formula,
+    Fusion,
     Live,
+    Query,
+    Tables,
+    Translation,
     collection_in,
+    hits_of,
     missing_package,
+    nearest,
     no_collection,
     one_line,
     refusal,
     unreachable,
 )
-from hybrid_cli.exports.tables import TIES, Tables, hits_of
 from hybrid_cli.fusion.methods import reciprocal_rank
 
 if TYPE_CHECKING:

@@ -20,12 +20,13 @@ from hybrid_cli.exports.engine import (
     Engine,
     Formula,
     Fusion,
+    Live,
     Nearest,
     Query,
+    Server,
     Translation,
     nearest,
 )
-from hybrid_cli.exports.live import Live, Server
 from hybrid_cli.fusion.methods import of_query, reciprocal_rank
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.passages import NO_GROUPS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,21 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever, open
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.complementarity import overlap
-from hybrid_cli.evaluation.measures import evaluate_run, without_query
+from hybrid_cli.evaluation.measures import evaluate_run, mean_of, without_query
 from hybrid_cli.evaluation.options import Significance
 from hybrid_cli.evaluation.significance import bootstrap
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import ENGINES, Engine, Field, Formula, Fusion, Translation
-from hybrid_cli.exports.live import Live
+from hybrid_cli.exports.engine import ENGINES, Engine, Field, Formula, Fusion, Live, Translation
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.passages import MAX, NO_GROUPS
-from hybrid_cli.reporting.inspect import MEASURE, TOP, Agreement, Difference
 from hybrid_cli.retrieval.composed import Grouped
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import by_document, judgments_of_documents
 from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind
 
+MEASURE, TOP = "nDCG@10", 10
 _MEASURED, _RESAMPLES, _CONFIDENCE = 100, 10_000, 0.95  # hits by which a formula is measured
 _ASKED, _TIED = 1000, 1e-5  # hits in which ties are looked up; relative difference of single-precision sums
 
@@ -88,35 +87,17 @@ def _search(files: RetrieverFiles, queries: pl.DataFrame, hits: int) -> pl.DataF
 # ----------------------------------------------------------------------------------------------------------------- loss
 
 
-@dataclass(frozen=True)
-class Loss:
-    """The formulas of hybrid and of an engine, measured on judged queries.
+Loss = Mapping[str, Any]  # see `measure_loss`
 
-    Attributes:
-        measure: name of the measure.
-        queries: number of judged queries.
-        hybrid, engine: means of both formulas.
-        difference: engine minus hybrid.
-        interval: 95% bootstrap interval of the difference.
-        overlap: mean fraction of common documents in the top 10.
-    """
 
-    measure: str
-    queries: int
-    hybrid: float
-    engine: float
-    difference: float
-    interval: tuple[float, float]
-    overlap: float
-
-    def in_words(self, engine: str) -> str:
-        """Return one line."""
-        low, high = self.interval
-        return (
-            f"{self.measure} of {self.queries:,} judged queries: hybrid {self.hybrid:.4f}, formula of {engine} "
-            f"{self.engine:.4f}, difference {self.difference:+.4f} [{low:+.4f}, {high:+.4f}]; "
-            f"{TOP * self.overlap:.2f} of the top {TOP} documents in common"
-        )
+def loss_in_words(loss: Loss, engine: str) -> str:
+    """Return a loss in one line; see `measure_loss`."""
+    low, high = loss["interval"]
+    return (
+        f"{loss['measure']} of {loss['queries']:,} judged queries: hybrid {loss['hybrid']:.4f}, formula of {engine} "
+        f"{loss['engine']:.4f}, difference {loss['difference']:+.4f} [{low:+.4f}, {high:+.4f}]; "
+        f"{TOP * loss['overlap']:.2f} of the top {TOP} documents in common"
+    )
 
 
 def measure_loss(
@@ -130,6 +111,10 @@ def measure_loss(
         queries: qid, text.
         qrels: qid, docid, relevance; of documents if the retriever has a rule for passages.
         remove_query: hits whose docid is the qid do not count.
+
+    Returns:
+        `measure`; `queries`, number of judged ones; means of `hybrid` and of the `engine`; their `difference`, with its
+        95% bootstrap `interval`; and `overlap`, the mean fraction of common documents in the top ten.
     """
     asked = queries.join(qrels, on="qid", how="semi", maintain_order="left")
     hybrid = _search(files, asked, _MEASURED)
@@ -138,10 +123,15 @@ def measure_loss(
         hybrid, engine = without_query(hybrid), without_query(engine)
     ours, theirs = (evaluate_run(run, qrels, [MEASURE])["value"].to_numpy() for run in (hybrid, engine))
     low, high = bootstrap((theirs - ours)[:, None], _RESAMPLES, _CONFIDENCE, Significance.seed)
-    common = overlap(hybrid, engine, TOP)["value"].mean()
-    assert isinstance(common, float)
-    means = float(ours.mean()), float(theirs.mean()), float((theirs - ours).mean())
-    return Loss(MEASURE, len(ours), *means, (float(low[0]), float(high[0])), common)
+    return {
+        "measure": MEASURE,
+        "queries": len(ours),
+        "hybrid": float(ours.mean()),
+        "engine": float(theirs.mean()),
+        "difference": float((theirs - ours).mean()),
+        "interval": (float(low[0]), float(high[0])),
+        "overlap": float(overlap(hybrid, engine, TOP)["value"].to_numpy().mean()),
+    }
 
 
 def simulate(files: RetrieverFiles, formula: Formula, queries: pl.DataFrame, hits: int) -> Iterator[pl.DataFrame]:
@@ -188,7 +178,7 @@ def engine_at(text: str) -> tuple[Engine, str]:
     return ENGINES[name](), address
 
 
-def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.DataFrame | None) -> Agreement:
+def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.DataFrame | None) -> dict[str, Any]:
     """Ask a retriever, without its reranker, and an engine the same queries.
 
     Args:
@@ -196,6 +186,13 @@ def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.D
         text: engine and address; see `engine_at`.
         queries: qid, text.
         qrels: qid, docid, relevance; None without judgments.
+
+    Returns:
+        `engine`, as `text`; `documents`, number of documents in both; `queries`, number of queries; `same`, that of
+        queries with the same ten documents, ties aside, and `same_order`, those of them with the same order; `overlap`,
+        mean fraction of common documents in the top ten; `measured`, mean nDCG@10 of the retriever and of the engine,
+        None without judgments; `differences`, what the engine computes differently, in sentences; `differing`, the
+        queries with other documents, as qid and the documents that only `hybrid` or `engine` returns.
 
     Raises:
         InputError: the engine cannot be reached, has other documents, or lacks a feature.
@@ -212,13 +209,29 @@ def compare(files: RetrieverFiles, text: str, queries: pl.DataFrame, qrels: pl.D
     if files.stored.group != NO_GROUPS:
         theirs = by_document(theirs, MAX).select(runs.SCHEMA.names())
     theirs = theirs.filter(pl.col("rank") <= TOP)
-    same = {qid: _same(ours.filter(qid=qid), theirs.filter(qid=qid)) for qid in queries["qid"]}
-    measured = None if qrels is None else (_mean(ours, qrels), _mean(theirs, qrels))
+    same, differing = [], []
+    for qid in queries["qid"]:
+        one, other = ours.filter(qid=qid), theirs.filter(qid=qid)
+        same.append(_same(one, other))
+        if not same[-1][0]:
+            first, second = one["docid"].head(TOP).to_list(), other["docid"].to_list()
+            only = {"hybrid": [d for d in first if d not in second], "engine": [d for d in second if d not in first]}
+            differing.append({"qid": qid, **only})
     shares = overlap(ours, theirs, TOP)["value"]
-    counts = len(queries), sum(documents for documents, _ in same.values()), sum(map(all, same.values()))
-    common = float(shares.sum()) / len(shares) if len(shares) else 1.0
-    differing = [_difference(qid, ours, theirs) for qid, (documents, _) in same.items() if not documents]
-    return Agreement(text, expected, *counts, common, measured, translation.differences, differing)
+    measured = None
+    if qrels is not None:
+        measured = [mean_of(evaluate_run(run, qrels, [MEASURE]), MEASURE) for run in (ours, theirs)]
+    return {
+        "engine": text,
+        "documents": expected,
+        "queries": len(queries),
+        "same": sum(documents for documents, _ in same),
+        "same_order": sum(map(all, same)),
+        "overlap": float(shares.sum()) / len(shares) if len(shares) else 1.0,
+        "measured": measured,
+        "differences": translation.differences,
+        "differing": differing,
+    }
 
 
 def _translated(files: RetrieverFiles, engine: Engine) -> tuple[Served, Translation]:
@@ -238,12 +251,10 @@ def _translated(files: RetrieverFiles, engine: Engine) -> tuple[Served, Translat
 def _asked(live: Live, translation: Translation, served: Served, queries: pl.DataFrame) -> pl.DataFrame:
     """Return the run of an engine, in its order of the hits."""
     encoders = {name: query_encoder(index) for name, index in served.dense.items()}
-    terms, hits = served.terms, list[dict[str, Any]]()
-    table = served.queries(queries, encoders)
+    table, hits = served.queries(queries, encoders), list[dict[str, Any]]()
     with console.progress("inspect", len(table), "queries") as advance:
-        for query in table.iter_rows(named=True):
-            weights = dict(zip(terms.gather(query["indices"]), query["values"], strict=True))
-            for rank, (docid, score) in enumerate(live.search(translation.request({**query, "terms": weights})), 1):
+        for query in served.with_terms(table):
+            for rank, (docid, score) in enumerate(live.search(translation.request(query)), 1):
                 hits.append({"qid": query["qid"], "docid": docid, "rank": rank, "score": score})
             advance(1)
     return pl.DataFrame(hits, runs.empty().schema)
@@ -266,13 +277,3 @@ def _same(ours: pl.DataFrame, theirs: pl.DataFrame) -> tuple[bool, bool]:
     tolerance = _TIED * max(1.0, float(np.abs(top).max()))
     documents = bool((found >= top[-1] - tolerance).all())
     return documents, documents and bool((np.diff(found) <= tolerance).all())
-
-
-def _difference(qid: str, ours: pl.DataFrame, theirs: pl.DataFrame) -> Difference:
-    first, second = (run.filter(qid=qid)["docid"].head(TOP) for run in (ours, theirs))
-    only_first = [docid for docid in first if docid not in set(second)]
-    return Difference(qid, only_first, [docid for docid in second if docid not in set(first)])
-
-
-def _mean(run: pl.DataFrame, qrels: pl.DataFrame) -> float:
-    return float(evaluate_run(run, qrels, [MEASURE])["value"].to_numpy().mean())

@@ -28,18 +28,7 @@ from hybrid_cli.lexical.index import LexicalIndex
 
 Rows: TypeAlias = npt.NDArray[np.int32]
 _BATCH = 2048  # documents, and queries, at once
-_TAKEN = {
-    "docid",
-    "title",
-    "text",
-    "bm25",
-    "contents",
-    "document",
-    "impacts",
-    "indices",
-    "terms",
-    "values",
-}  # by other fields
+_TAKEN = {"docid", "title", "text", "bm25", "contents", "document", "impacts", "indices", "terms", "values"}  # fields
 
 
 @dataclass(frozen=True)
@@ -133,6 +122,12 @@ class Served:
         columns += [_dense(name, encoder.encode_queries(texts)) for name, encoder in encoders.items()]
         return queries.select("qid", "text").with_columns(columns)
 
+    def with_terms(self, queries: pl.DataFrame) -> Iterator[dict[str, Any]]:
+        """Yield the rows of queries (see `queries`) with `terms`: term -> frequency."""
+        terms = self.terms
+        for row in queries.iter_rows(named=True):
+            yield {**row, "terms": dict(zip(terms.gather(row["indices"]), row["values"], strict=True))}
+
     @cached_property
     def metadata(self) -> dict[str, pl.DataType]:
         """Columns of the corpora besides id, title and text, with their types: texts, numbers or booleans.
@@ -187,14 +182,6 @@ def json_rows(frames: Iterator[pl.DataFrame]) -> Iterator[dict[str, Any]]:
     """Yield the rows of documents."""
     for frame in frames:
         yield from frame.iter_rows(named=True)
-
-
-def query_rows(queries: pl.DataFrame, terms: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield qid, text, terms (term -> frequency) and vectors of queries; see `Served.queries`."""
-    for row in queries.iter_rows(named=True):
-        weights = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
-        vectors = {name: row[name] for name in row if name not in ("qid", "text", "indices", "values")}
-        yield {"qid": row["qid"], "text": row["text"], "terms": weights, **vectors}
 
 
 def write_line(file: Any, record: Mapping[str, Any]) -> None:

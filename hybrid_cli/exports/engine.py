@@ -5,18 +5,26 @@ An engine is one class, and one entry of `ENGINES`, here or in another package o
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from hybrid_cli.errors import option_error
-from hybrid_cli.exports.documents import Served, query_rows, write_line
-from hybrid_cli.exports.live import Live
+from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.exports.documents import Served, write_line
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe, Rule, Transform, unchanged, weighted_mean, weighted_sum
 from hybrid_cli.fusion.options import Missing
@@ -154,6 +162,115 @@ class Translation:
     ask: str = ""
 
 
+# ---------------------------------------------------------------------------------------------------- running engines
+
+NAME = "documents"  # of a collection, an index or a table, in the commands of every export
+TIMEOUT = 10.0  # seconds of one request
+
+
+class Live(Protocol):
+    """An open collection of an engine.
+
+    Raises:
+        InputError: in every method: the engine cannot be reached, or refuses a request.
+    """
+
+    def count(self) -> int:
+        """Return the number of documents."""
+
+    def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
+        """Return ids and scores of the hits of a request of a `Translation`, the best first."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+def collection_in(address: str) -> tuple[str, str]:
+    """Return the address of an engine and the name of a collection: the path of a URL, else `NAME`."""
+    parts = urlsplit(address)
+    name = parts.path.strip("/")
+    if "://" not in address or not name:
+        return address.rstrip("/"), NAME
+    return f"{parts.scheme}://{parts.netloc}", name
+
+
+def one_line(error: object) -> str:
+    """Return the first line of what an engine says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines else type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def missing_package(engine: str, package: str) -> HybridError:
+    """Return the error about a client that is not installed."""
+    problem = f"--engine {engine}: the package {package} is not installed; run: pip install {package}"
+    return HybridError(problem, code="missing-package", package=package)
+
+
+def refusal(engine: str, address: str, reason: str, code: str = "engine-refused") -> InputError:
+    """Return the error about a request that an engine refuses, such as for a feature of a later version."""
+    return InputError(f"--engine {engine}:{address}: {reason}", code=code, option="engine", value=address)
+
+
+def unreachable(engine: str, address: str, reason: str) -> InputError:
+    """Return the error about an engine that does not answer."""
+    problem = f"cannot be reached ({reason}); load the export first, or correct the address"
+    return refusal(engine, address, problem, "engine-unreachable")
+
+
+def no_collection(engine: str, address: str, name: str) -> InputError:
+    """Return the error about a collection that is not in an engine."""
+    problem = f"has no collection '{name}'; run load.py of the export, or add /NAME to a URL"
+    return refusal(engine, address, problem, "no-such-collection")
+
+
+class Server:
+    """An engine that answers JSON over HTTP.
+
+    Args:
+        engine: name of the engine, for messages.
+        address: URL that the user named; nothing else is contacted.
+
+    Attributes:
+        name: name of the collection.
+
+    Raises:
+        InputError: no URL.
+    """
+
+    def __init__(self, engine: str, address: str):
+        self._engine, self._address = engine, address
+        self._base, self.name = collection_in(address)
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise unreachable(engine, address, "needs a URL, such as http://localhost:9200/documents")
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the answer of a path: to a GET, or with a body to a POST.
+
+        Raises:
+            InputError: the server cannot be reached, or refuses.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = HttpRequest(self._base + path, data, {"Content-Type": "application/json"})
+        try:
+            with urlopen(request, timeout=TIMEOUT) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            with error:
+                said = error.read().decode("utf-8", "replace")
+            if error.code == 404:
+                raise no_collection(self._engine, self._address, self.name) from None
+            reason = f"HTTP {error.code}: {one_line(said or error.reason)}"
+            raise refusal(self._engine, self._address, reason) from None
+        except ValueError as error:
+            raise unreachable(self._engine, self._address, f"no JSON in the answer: {one_line(error)}") from None
+        except (OSError, HTTPException) as error:
+            raise unreachable(self._engine, self._address, one_line(getattr(error, "reason", error))) from None
+
+
+# -------------------------------------------------------------------------------------------------------------- engines
+
+
 class Engine(ABC):
     """A search engine, or a format that several engines read.
 
@@ -179,17 +296,18 @@ class Engine(ABC):
         """Write documents with vectors, and the schema that they need; return the number of documents."""
 
     def write_queries(self, served: Served, queries: pl.DataFrame, folder: Path, request: Request | None) -> None:
-        """Write `queries.jsonl`: qid, text, terms and vectors, and the body of the request of a translation.
+        """Write `queries.jsonl`: qid, text, and the body of the request of a translation.
 
         Args:
             served: the documents.
             queries: see `Served.queries`.
             folder: folder of the export.
-            request: see `Translation`.
+            request: see `Translation`; None for a format of several engines.
         """
+        assert request is not None  # only of formats
         with disk.create_text(folder / "queries.jsonl") as file:
-            for query in query_rows(queries, served.terms.to_list()):
-                write_line(file, {**query, **({"request": request(query)} if request else {})})
+            for query in served.with_terms(queries):
+                write_line(file, {"qid": query["qid"], "text": query["text"], "request": request(query)})
 
     def connect(self, address: str) -> Live:
         """Connect to a collection that was loaded from an export.
@@ -212,6 +330,77 @@ class Engine(ABC):
         """
 
 
+# -------------------------------------------------------------------------------------------------------------- tables
+
+TIES = "Documents with equal scores in a list may have other ranks there, and others of them are cut off."
+_PASSAGES = 10  # asked for per document
+
+
+class Parquet(Engine):
+    """`documents.parquet`, `terms.parquet` and `queries.parquet`, which many tools read."""
+
+    name = "parquet"
+    lexical = "values"
+
+    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+        """See `Engine`."""
+        count, writer = 0, None
+        with disk.create(folder / "documents.parquet") as file, ExitStack() as opened:
+            for frame in self.frames(served):
+                table = frame.to_arrow()
+                schema = pa.schema([(column.name, _plain(column.type)) for column in table.schema])
+                if writer is None:
+                    writer = opened.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
+                writer.write_table(table.cast(schema))
+                count += len(frame)
+                advance(len(frame))
+        with disk.create(folder / "terms.parquet") as file:
+            pl.DataFrame({"term": served.terms}).with_row_index("id").write_parquet(file)
+        return count
+
+    def frames(self, served: Served) -> Iterator[pl.DataFrame]:
+        """Yield the documents with the columns of the table."""
+        return served.documents()
+
+    def write_queries(self, served: Served, queries: pl.DataFrame, folder: Path, request: Request | None) -> None:
+        """Write `queries.parquet`."""
+        with disk.create(folder / "queries.parquet") as file:
+            queries.write_parquet(file)
+
+    def translate(self, fusion: Fusion) -> Translation | None:
+        """See `Engine`."""
+        return None
+
+
+class Tables(Parquet):
+    """Tables, a script that loads them, and one that asks the queries."""
+
+    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+        """See `Engine`."""
+        for name, text in self.scripts(served).items():
+            disk.write_text(folder / name, text)
+        return super().write(served, folder, advance)
+
+    @abstractmethod
+    def scripts(self, served: Served) -> Mapping[str, str]:
+        """Return name -> text of the scripts."""
+
+
+def hits_of(fusion: Fusion) -> int:
+    """Return the number of hits that a request asks for: several passages for each document."""
+    return fusion.hits if fusion.group == NO_GROUPS else _PASSAGES * fusion.hits
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return a type with 32-bit offsets, which every reader knows."""
+    if pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return pa.string() if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) else kind
+
+
+# ------------------------------------------------------------------------------------------------------------ registry
+
+
 def as_engine(name: str, added: Any) -> type[Engine]:
     """Return the class of an engine of a plugin.
 
@@ -231,7 +420,7 @@ ENGINES: Registry[type[Engine]] = Registry(
         "opensearch": Lazy("hybrid_cli.exports.lucene:OpenSearch"),
         "elasticsearch": Lazy("hybrid_cli.exports.lucene:Elasticsearch"),
         "qdrant": Lazy("hybrid_cli.exports.qdrant:Qdrant"),
-        "parquet": Lazy("hybrid_cli.exports.tables:Parquet"),
+        "parquet": Parquet,
     },
     as_engine,
 )
@@ -242,18 +431,11 @@ ENGINES: Registry[type[Engine]] = Registry(
 Kind = Literal["sum", "minmax", "l2", "zscore", "dbsf", "rrf"]  # of a fusion: weighted sums of what
 _NEAR: Mapping[str, Sequence[Kind]] = {  # normalization -> kinds, the nearest first
     "none": ("sum", "minmax", "rrf"),
-    "minmax": ("minmax", "dbsf", "rrf"),
-    "max": ("minmax", "dbsf", "rrf"),
-    "sum": ("minmax", "dbsf", "rrf"),
     "l2": ("l2", "minmax", "dbsf", "rrf"),
     "zscore": ("zscore", "minmax", "dbsf", "rrf"),
     "dbsf": ("dbsf", "zscore", "minmax", "rrf"),
-    "log-odds": ("minmax", "dbsf", "rrf"),
-    "rrf": ("rrf",),
-    "rank": ("rrf",),
-    "borda": ("rrf",),
-    "isr": ("rrf",),
-    "rbc": ("rrf",),
+    **dict.fromkeys(("minmax", "max", "sum", "log-odds"), ("minmax", "dbsf", "rrf")),
+    **dict.fromkeys(("rrf", "rank", "borda", "isr", "rbc"), ("rrf",)),
 }
 _RULES = {  # other rules than the weighted sum
     "combmnz": "multiplies the sum by the number of lists with the document",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.retrieved import removes_query
-from hybrid_cli.exports.comparison import Loss, fusion_of, judgments_for, measure_loss
+from hybrid_cli.exports.comparison import fusion_of, judgments_for, loss_in_words, measure_loss
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import ENGINES, Engine, Fusion, Request, Translation
 from hybrid_cli.lexical.options import weighted_fields
@@ -26,24 +25,9 @@ from hybrid_cli.settings import Export
 from hybrid_cli.storage import Kind, disk, layout
 
 
-@dataclass(frozen=True)
-class Written:
-    """What was written for an engine.
-
-    Attributes:
-        counts: numbers of documents and queries, in words.
-        engine: the fusion in the words of the engine, for `fusion.json`; empty for a format without an engine.
-        loss: measured loss; None without judged queries.
-    """
-
-    counts: str
-    engine: Mapping[str, Any]
-    loss: Loss | None = None
-
-
 def export_indexes(
     lexical: Path, dense: Mapping[str, Path], files: RetrieverFiles | None, scratch: Path, settings: Export
-) -> Written:
+) -> tuple[str, dict[str, Any]]:
     """Write the documents of a lexical index for a search engine, and the fusion of a retriever in its words.
 
     Args:
@@ -52,6 +36,10 @@ def export_indexes(
         files: the retriever of the indexes; None for indexes alone, whose scores are added.
         scratch: folder to write.
         settings: settings of the command.
+
+    Returns:
+        Numbers of documents and queries, in words; and the fusion in the words of the engine, for `fusion.json`, empty
+        for a format without an engine.
 
     Raises:
         InputError: the engine cannot take the documents, or has nothing near the fusion.
@@ -69,7 +57,7 @@ def export_indexes(
     counts |= {} if queries is None else {"query": len(queries)}
     disk.remove(served.work)
     if translation is None:
-        return Written(console.counted(**counts), {})
+        return console.counted(**counts), {}
     loss = None if files is None or queries is None else _loss(files, translation, queries, settings)
     texts = {"query.json": json.dumps(translation.request(_placeholders(fusion)), indent=2) + "\n"}
     for name, text in {**texts, **translation.files}.items():
@@ -83,9 +71,9 @@ def export_indexes(
         "fusion": translation.name,
         "differences": list(translation.differences),
         "ran": engine.ran,
-        "loss": None if loss is None else asdict(loss),
+        "loss": loss,
     }
-    return Written(console.counted(**counts), described, loss)
+    return console.counted(**counts), described
 
 
 _NOTE = """\
@@ -117,7 +105,12 @@ In the request `query.json`, names stand for the text, the terms and the vectors
 
 
 def _note(
-    engine: Engine, fusion: Fusion, translation: Translation, files: Sequence[str], loss: Loss | None, reranked: bool
+    engine: Engine,
+    fusion: Fusion,
+    translation: Translation,
+    files: Sequence[str],
+    loss: Mapping[str, Any] | None,
+    reranked: bool,
 ) -> str:
     """Return the note of an export.
 
@@ -145,7 +138,7 @@ def _note(
         load=translation.load,
         ask=translation.ask,
         differences="\n".join(differences),
-        loss=unmeasured if loss is None else loss.in_words(engine.name),
+        loss=unmeasured if loss is None else loss_in_words(loss, engine.name),
     )
 
 
@@ -162,7 +155,9 @@ def _write_queries(
     return read
 
 
-def _loss(files: RetrieverFiles, translation: Translation, queries: pl.DataFrame, settings: Export) -> Loss | None:
+def _loss(
+    files: RetrieverFiles, translation: Translation, queries: pl.DataFrame, settings: Export
+) -> dict[str, Any] | None:
     """Return the measured loss; None if the queries have no judgments."""
     assert settings.collection is not None
     assert settings.split is not None

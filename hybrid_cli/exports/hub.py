@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.evaluation.options import Significance
 from hybrid_cli.evaluation.significance import CONFIDENCE, intervals
+from hybrid_cli.reporting.tables import Table, markdown_table
 from hybrid_cli.storage import Kind
 
 CARD = "README.md"
@@ -63,8 +64,8 @@ def _opening(contract: Any, name: str) -> Iterator[str]:
     similarity = "cosine" if contract.normalize else "inner product"
     prefix = contract.query_prefix.replace("{task}", contract.task)
     rows = [
-        ("prefix", _code(prefix), _code(contract.doc_prefix)),
-        ("maximum tokens", contract.query_max_len, contract.doc_max_len),
+        ("prefix", json.dumps(prefix), json.dumps(contract.doc_prefix)),
+        ("maximum tokens", str(contract.query_max_len), str(contract.doc_max_len)),
     ]
     yield f"""A dense encoder of queries and documents for hybrid retrieval with BM25. Similarity: {similarity}.
 
@@ -84,23 +85,22 @@ hybrid encode COLLECTION --model {name} --output out/dense
 
 The prefixes are part of the prompts of the model.
 
-{_table(("", "query", "document"), rows)}
+{markdown_table(Table(("", "query", "document"), rows, left=3))}
 """
 
 
 def _training(manifest: Manifest) -> str:
-    rows = [("steps", manifest.counts.get("steps")), ("kept step", manifest.counts.get("best_step"))]
-    rows += [("training examples", manifest.counts.get("examples"))]
+    counts = {"steps": "steps", "best_step": "kept step", "examples": "training examples"}
+    rows = [(name, str(manifest.counts[key])) for key, name in counts.items() if manifest.counts.get(key) is not None]
     for role in manifest.inputs:
-        rows += [(role, _code(origin)) for origin in _origins(manifest, role)]
+        rows += [(role, origin) for origin in _origins(manifest, role)]
     rows += [
-        (name, _code(json.dumps(value)))
+        (name, json.dumps(value))
         for name, value in manifest.options.items()
         if name not in _CONTRACT and value not in (None, False, [], {}, "", 0)
     ]
-    shown = [row for row in rows if row[1] is not None]
     version = manifest.versions.get("hybrid", "")
-    return f"## Training: {manifest.stage}, hybrid {version}\n\n{_table(('', 'value'), shown)}\n"
+    return f"## Training: {manifest.stage}, hybrid {version}\n\n{markdown_table(Table(('', 'value'), rows, left=2))}\n"
 
 
 def _origins(manifest: Manifest, role: str) -> Iterator[str]:
@@ -118,23 +118,7 @@ def _measures(path: Path) -> str:
     values = pl.read_parquet(storage.check_table(path, Kind.MEASUREMENTS), glob=False)
     means = intervals(values, seed=Significance.seed)
     rows = [
-        (_escaped(run), _escaped(measure), f"{mean:.3f}", f"{low:.3f} to {high:.3f}")
-        for run, measure, mean, low, high in means.iter_rows()
+        (run, measure, f"{mean:.3f}", f"{low:.3f} to {high:.3f}") for run, measure, mean, low, high in means.iter_rows()
     ]
-    table = _table(("run", "measure", "mean", f"{CONFIDENCE:.0%} interval"), rows)
+    table = markdown_table(Table(("run", "measure", "mean", f"{CONFIDENCE:.0%} interval"), rows, left=2))
     return f"## Measures\n\n{values['qid'].n_unique():,} queries.\n\n{table}\n"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-
-
-def _code(text: str) -> str:
-    """Return a text as code in a table; empty if the text is."""
-    shown = text.replace("\n", "\\n").replace("|", "\\|").replace("`", "'")
-    return f"`{shown}`" if text else ""

@@ -20,12 +20,13 @@ from hybrid_cli.exports.engine import (
     Formula,
     Fusion,
     Kind,
+    Live,
     Nearest,
     Query,
+    Server,
     Translation,
     nearest,
 )
-from hybrid_cli.exports.live import Live, Server
 from hybrid_cli.fusion.methods import Transform, euclidean, of_query, reciprocal_rank
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.lexical.analysis import ENGLISH

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,24 +22,36 @@ if TYPE_CHECKING:
 Description = dict[str, Any]
 _NOT_READ = ("stored vectors", "Lucene index")
 _LATENCY = ("encode", "search", "fuse", "total")
+_SHOWN = 5  # queries with other documents
 
 
-def show(described: Description | Sequence[Description] | Agreement, settings: Inspect) -> None:
+def show(found: Any, settings: Inspect) -> None:
     """Print the result of `inspect`.
 
     Raises:
         HybridError: with --verify, files are damaged, and a warning names each of them; or an engine has other hits.
     """
-    if isinstance(described, Agreement):
-        show_agreement(described, settings.form)
-    elif not isinstance(described, dict):
-        _show_verified(described, settings.form)
-    elif settings.form == "json":
-        console.result_json(described, indent=2)
-    elif "memory_table" in described:
-        _show_memory_table(described["memory_table"])
+    if settings.form == "json":
+        console.result_json(found, indent=2)
+    elif settings.engine is not None:
+        _show_agreement(found)
+    elif settings.verify:
+        _show_verified(found)
+    elif settings.memory_table is not None:
+        _show_memory_table(found["memory_table"])
     else:
-        _describe(described)
+        _describe(found)
+    if settings.engine is not None and found["same"] < found["queries"] and not found["differences"]:
+        count = found["queries"] - found["same"]
+        problem = f"{found['engine']}: other documents for {console.counted(query=count)}; load the export again"
+        raise HybridError(problem, code="other-hits", count=count)
+    if settings.verify and settings.engine is None:
+        problems = list(dict.fromkeys(line for artifact in found for line in artifact["problems"]))
+        for line in problems:
+            console.warn(line, code="damaged")
+        if problems:
+            problem = f"damaged files: {len(problems)}; restore them, or rebuild the artifacts"
+            raise HybridError(problem, code="damaged", count=len(problems))
 
 
 def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -114,26 +125,23 @@ def _show_weights(weights: Mapping[str, Any]) -> None:
 
 
 def _show_retriever(described: Description) -> None:
-    """Print the indexes of a retriever with their weights, and its fusion."""
+    """Print the indexes of a retriever with their weights, its fusion, and how it was chosen."""
     if not (stored := described.get("retriever")):
         return
-    folder = Path(described["path"])
-    scales = stored["scales"] or [None] * len(stored["indexes"])
-    rows = {}
-    for index, weight, scale in zip(stored["indexes"], stored["weights"], scales, strict=True):
-        of = "" if scale is None else f", of scores with a deviation of {scale:.4g}"
-        rows[os.path.normpath(folder / index["path"])] = f"weight {weight:g}{of}"
-    _pairs("indexes", rows)
-    names = ("method", "normalize", "missing", "depth", "scaled_by")
-    _pairs("fusion", {name.replace("_", " "): str(stored[name]) for name in names if stored[name] is not None})
-    if stored["changed"]:
-        changes = {name: console.counted(document=number) for name, number in stored["changed"].items()}
-        _pairs("updates since weights and scales were chosen", {"generation": str(stored["generation"]), **changes})
+    paths = [os.path.normpath(Path(described["path"]) / index["path"]) for index in stored["indexes"]]
+    _pairs("indexes", {path: f"weight {weight:g}" for path, weight in zip(paths, stored["weights"], strict=True)})
+    for title, values in (("fusion", stored), ("updates since weights were chosen", stored["changed"] or {})):
+        _pairs(title, _scalars(values))
     if stored["calibration"]:
         tables.heading("probabilities of hits")
         show_calibration(stored["calibration"])
-    evidence = {name: value for name, value in (stored["tuning"] or {}).items() if isinstance(value, str | int | float)}
-    _pairs("tuning", {name.replace("_", " "): _number(value) for name, value in evidence.items()})
+    _pairs("tuning", _scalars(stored["tuning"] or {}))
+
+
+def _scalars(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts and numbers among some values, with names in words."""
+    shown = {name: value for name, value in values.items() if isinstance(value, str | int | float)}
+    return {name.replace("_", " "): _number(value) for name, value in shown.items()}
 
 
 def _number(value: Any) -> str:
@@ -146,16 +154,14 @@ def _number(value: Any) -> str:
 def _show_memory(described: Description) -> None:
     if "memory" not in described:
         return
-    rows, count = described["memory"], described["documents"]
+    rows, count = described["memory"], max(1, described["documents"])
     read = sum(size for name, size in rows.items() if name not in _NOT_READ)
-    rows = {**rows, "total read by a search": read}
-    width = max(map(len, rows))
-    shown = {}
-    for name, size in rows.items():
-        bytes_per_document, remark = size / max(1, count), "  (not read by a search)" if name in _NOT_READ else ""
-        shown[f"{name:{width}}"] = (
-            f"{bytes_per_document:10,.1f} bytes per document {size / 1e9:10,.4f} GB {size / 2**30:10,.4f} GiB{remark}"
+    shown = {
+        f"{name} (not read by a search)" if name in _NOT_READ else name: (
+            f"{size / count:10,.1f} bytes per document {size / 1e9:10,.4f} GB {size / 2**30:10,.4f} GiB"
         )
+        for name, size in {**rows, "total read by a search": read}.items()
+    }
     _pairs("memory", shown)
 
 
@@ -192,104 +198,28 @@ def _tree(inputs: list[Description]) -> Tree:
     return grow(Tree(console.styled("\ninputs", "bold")), inputs)
 
 
-def _show_verified(descriptions: Sequence[Description], form: str) -> None:
+def _show_verified(artifacts: Sequence[Description]) -> None:
     """Print the state of every artifact and of its inputs."""
-    if form == "json":
-        console.result_json(descriptions, indent=2)
-    else:
-        rows = [
-            [artifact["path"], artifact["kind"], f"{artifact['files']:,}", artifact["state"]]
-            for artifact in descriptions
-        ]
-        console.table(("artifact", "kind", "files", "state"), rows, left=("kind", "state"))
-        inputs = [
-            [artifact["path"], source["role"], source["path"], source["state"]]
-            for artifact in descriptions
-            for source in artifact["inputs"]
-        ]
-        if inputs:
-            console.table(("artifact", "input", "path", "state"), inputs, left=("input", "path", "state"))
-    if problems := list(dict.fromkeys(line for artifact in descriptions for line in artifact["problems"])):
-        for line in problems:
-            console.warn(line, code="damaged")
-        problem = f"damaged files: {len(problems)}; restore them, or rebuild the artifacts"
-        raise HybridError(problem, code="damaged", count=len(problems))
+    rows = [[each["path"], each["kind"], f"{each['files']:,}", each["state"]] for each in artifacts]
+    console.table(("artifact", "kind", "files", "state"), rows, left=("kind", "state"))
+    names = ("role", "path", "state")
+    inputs = [[each["path"], *(source[name] for name in names)] for each in artifacts for source in each["inputs"]]
+    if inputs:
+        console.table(("artifact", "input", "path", "state"), inputs, left=("input", "path", "state"))
 
 
-# -------------------------------------------------------------------------------------------------------------- engines
-
-TOP, MEASURE = 10, "nDCG@10"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A query with other documents in the top ten.
-
-    Attributes:
-        qid: id of the query.
-        hybrid, engine: documents that only one of them returns.
-    """
-
-    qid: str
-    hybrid: Sequence[str]
-    engine: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """The top ten of a retriever and of an engine.
-
-    Attributes:
-        engine: engine and address.
-        documents: number of documents in both.
-        queries: number of queries.
-        same: queries with the same ten documents, ties aside.
-        same_order: those of them with the same order, ties aside.
-        overlap: mean fraction of common documents in the top ten.
-        measured: mean of `MEASURE` of the retriever and of the engine; None without judged queries.
-        differences: what the engine computes differently, in sentences.
-        differing: queries with other documents.
-    """
-
-    engine: str
-    documents: int
-    queries: int
-    same: int
-    same_order: int
-    overlap: float
-    measured: tuple[float, float] | None
-    differences: Sequence[str]
-    differing: Sequence[Difference]
-
-
-def show_agreement(agreement: Agreement, form: str) -> None:
-    """Print an agreement.
-
-    Raises:
-        HybridError: the hits differ although the engine computes the same formula.
-    """
-    if form == "json":
-        console.result_json(asdict(agreement), indent=2)
-    else:
-        rows = [
-            [f"queries with the same top {TOP}", f"{agreement.same:,} of {agreement.queries:,}"],
-            ["  of them in the same order", f"{agreement.same_order:,}"],
-            [f"overlap of the top {TOP}", f"{agreement.overlap:.3f}"],
-        ]
-        if agreement.measured is not None:
-            ours, theirs = map(figure, agreement.measured)
-            rows.append([f"{MEASURE} of hybrid, engine", f"{ours}, {theirs}"])
-        title = f"{agreement.engine}: {console.counted(document=agreement.documents)}"
-        console.table((title, ""), rows)
-        if agreement.differing:
-            shown = [[each.qid, " ".join(each.hybrid), " ".join(each.engine)] for each in agreement.differing[:_SHOWN]]
-            console.table(("query", "only hybrid", "only the engine"), shown, left=("only hybrid", "only the engine"))
-        for line in agreement.differences:
-            console.note(f"  {line}", code="engine-difference")
-    if agreement.same < agreement.queries and not agreement.differences:
-        count = agreement.queries - agreement.same
-        problem = f"{agreement.engine}: other documents for {console.counted(query=count)}; load the export again"
-        raise HybridError(problem, code="other-hits", count=count)
-
-
-_SHOWN = 5
+def _show_agreement(found: Description) -> None:
+    """Print how far the top ten of a retriever and of an engine agree; see `exports.comparison.compare`."""
+    rows = [
+        ["queries with the same top 10", f"{found['same']:,} of {found['queries']:,}"],
+        ["  of them in the same order", f"{found['same_order']:,}"],
+        ["overlap of the top 10", f"{found['overlap']:.3f}"],
+    ]
+    if found["measured"] is not None:
+        rows.append(["nDCG@10 of hybrid, engine", ", ".join(map(figure, found["measured"]))])
+    console.table((f"{found['engine']}: {console.counted(document=found['documents'])}", ""), rows)
+    if differing := found["differing"][:_SHOWN]:
+        shown = [[each["qid"], " ".join(each["hybrid"]), " ".join(each["engine"])] for each in differing]
+        console.table(("query", "only hybrid", "only the engine"), shown, left=("only hybrid", "only the engine"))
+    for line in found["differences"]:
+        console.note(f"  {line}", code="engine-difference")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -376,7 +375,7 @@ def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     """Write the documents of a lexical index, and the vectors of a dense one, for a search engine."""
     from hybrid_cli.exports.export import export_indexes
 
-    return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings).counts
+    return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings)[0]
 
 
 def _exported_indexes(files: RetrieverFiles, form: str) -> dict[str, Path]:
@@ -399,14 +398,13 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
     indexes = _exported_indexes(files, settings.form)
     scratch.mkdir()
     if settings.form in ENGINES:
-        from hybrid_cli.exports.comparison import vectors_of
+        from hybrid_cli.exports.comparison import loss_in_words, vectors_of
         from hybrid_cli.exports.export import export_indexes
 
         (lexical,), vectors = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
-        written = export_indexes(lexical, vectors, files, scratch, settings)
-        if written.loss is not None:
-            console.note(f"export: {written.loss.in_words(settings.form)}", code="engine-loss", **asdict(written.loss))
-        count, engine = written.counts, written.engine
+        count, engine = export_indexes(lexical, vectors, files, scratch, settings)
+        if (loss := engine.get("loss")) is not None:
+            console.note(f"export: {loss_in_words(loss, settings.form)}", code="engine-loss", **loss)
         parts = {index: name for name, index in vectors.items()} | {lexical: ENGINES[settings.form].lexical}
     else:
         folders = {

@@ -33,7 +33,6 @@ from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.inputs.files import PARQUET, opened, read_bytes
 from hybrid_cli.inputs.json_values import NOT_JSON, read_object
 from hybrid_cli.passages import NO_GROUPS
-from hybrid_cli.reporting.inspect import Agreement
 from hybrid_cli.settings import Inspect, SearchOptions
 from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
@@ -80,8 +79,8 @@ def inspect(settings: Inspect) -> Any:
         `weights`; for a retriever `retriever`, the content of `retriever.json`. With `memory_table`: `memory_table`, a
         list of rows. With `verify`, for each artifact: path, kind, files (number), state (`INTACT`, `DAMAGED` or
         `UNCHECKED`), problems (one line for each damaged file) and inputs, a list of role, path, kind and state
-        (`UNCHANGED`, `CHANGED`, `MISSING` or `DAMAGED`); with `engine`, a `reporting.inspect.Agreement` of its hits
-        with those of the retriever.
+        (`UNCHANGED`, `CHANGED`, `MISSING` or `DAMAGED`); with `engine`, see
+        `exports.comparison.compare`.
 
     Raises:
         InputError: a path does not exist, or an artifact is damaged; with `verify`, a path is no artifact and contains
@@ -402,7 +401,7 @@ def _verify_paths(settings: Inspect) -> list[Description]:
     return list(checked.values())
 
 
-def _compare(settings: Inspect, engine: str) -> Agreement:
+def _compare(settings: Inspect, engine: str) -> Description:
     """Compare a retriever with an engine on the queries of a split."""
     from hybrid_cli.exports.comparison import compare, engine_at, judgments_for
 
