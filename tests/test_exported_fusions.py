@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from command import hybrid, raises
 
+from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.exports.comparison import simulate
 from hybrid_cli.exports.engine import ENGINES, Field, Formula, Fusion
@@ -305,7 +306,7 @@ def test_the_loss_is_printed_and_stored(made: Path, engine: str, tmp_path: Path)
     queries = [json.loads(line) for line in (tmp_path / "out" / "queries.jsonl").read_text().splitlines()]
     template = json.loads((tmp_path / "out" / "query.json").read_text())
     assert all(query["request"].keys() == template.keys() for query in queries)
-    assert f"VECTOR OF {len(queries[0]['vector'])} NUMBERS" in json.dumps(template)
+    assert f"VECTOR OF {open_dense(made / 'dense').dim} NUMBERS" in json.dumps(template)
     assert "VECTOR OF" not in json.dumps(queries)
     assert hybrid(*words, "--output", tmp_path / "out").says("up-to-date")
 

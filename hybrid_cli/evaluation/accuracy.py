@@ -14,7 +14,7 @@ import polars as pl
 import regex
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.measures import ACCURACY, Measure, in_order
+from hybrid_cli.evaluation.measures import ACCURACY, Measure, in_order, other_queries
 from hybrid_cli.evaluation.options import ANSWER_MATCH, AnswerMatch
 from hybrid_cli.words import UNSPACED, has_unspaced
 
@@ -58,12 +58,8 @@ def matcher(answers: Iterable[str], mode: AnswerMatch = ANSWER_MATCH) -> Callabl
     if mode == "regex":
         patterns = [pattern for pattern in map(_compiled, answers) if pattern is not None]
         return lambda passage: any(_occurs(pattern, passage) for pattern in patterns)
-    raise InputError(
-        f"answer match '{mode}': unknown; choices: {' or '.join(MODES)}",
-        code="unknown-choice",
-        value=mode,
-        choices=MODES,
-    )
+    problem = f"answer match '{mode}': unknown; choices: {' or '.join(MODES)}"
+    raise InputError(problem, code="unknown-choice", value=mode, choices=MODES)
 
 
 def _compiled(answer: str) -> regex.Pattern[str] | None:
@@ -90,12 +86,8 @@ def _occurs(pattern: regex.Pattern[str], passage: str) -> bool:
 
 def _refusal(answer: str, problem: str, code: str, limit: float) -> InputError:
     shown = answer if len(answer) <= 100 else f"{answer[:100]}..."
-    return InputError(
-        f"the regular expression {shown!r} of an answer {problem}; simplify it, or use --answer-match string",
-        code=code,
-        value=answer,
-        limit=limit,
-    )
+    sentence = f"the regular expression {shown!r} of an answer {problem}; simplify it, or use --answer-match string"
+    return InputError(sentence, code=code, value=answer, limit=limit)
 
 
 def with_answers(queries: pl.DataFrame) -> pl.DataFrame:
@@ -106,9 +98,8 @@ def with_answers(queries: pl.DataFrame) -> pl.DataFrame:
     """
     asked = queries.filter(pl.col("answers").list.eval(pl.element().str.strip_chars() != "").list.any())
     if len(asked) == 0:
-        raise InputError(
-            "acc@k: needs answers, and no query has any; use Success@k to measure with qrels", code="needs-answers"
-        )
+        problem = "acc@k: needs answers, and no query has any; use Success@k to measure with qrels"
+        raise InputError(problem, code="needs-answers")
     return asked
 
 
@@ -147,13 +138,7 @@ def evaluate_answers(
     wanted = [measure for measure in measures if measure.family == ACCURACY]
     hits = in_order(run, depth(wanted)).join(queries, on="qid", how="semi")
     if len(run) and not len(hits):
-        raise InputError(
-            f"the run has no hits for any of the questions: it starts with query '{run['qid'][0]}', and the questions "
-            f"start with '{queries['qid'][0]}'; pass the queries of the same split",
-            code="other-queries",
-            id=run["qid"][0],
-            expected=queries["qid"][0],
-        )
+        raise other_queries(run["qid"], queries["qid"], "queries")
     listed = hits.group_by("qid", maintain_order=True).agg(pl.col("docid").sort_by("position"))
     ranking = dict(listed.iter_rows())
     first = [
@@ -213,9 +198,6 @@ def _first_answer(
 
 def _passage(docid: str, texts: Mapping[str, str]) -> str:
     if docid not in texts:
-        raise InputError(
-            f"document '{docid}' of the run is not in the corpus; pass the corpus that was searched",
-            code="other-corpus",
-            id=docid,
-        )
+        problem = f"document '{docid}' of the run is not in the corpus; pass the corpus that was searched"
+        raise InputError(problem, code="other-corpus", id=docid)
     return texts[docid]

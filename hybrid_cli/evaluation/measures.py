@@ -173,14 +173,10 @@ def parse_measures(names: Iterable[str], level: int = 1) -> list[Measure]:
         InputError: lists all unknown names, each with a suggestion.
     """
     parsed = {name: _parse(name, level) for name in names}
-    bad = [f"'{name}' ({fault})" for name, fault in parsed.items() if isinstance(fault, str)]
+    bad = {name: f"'{name}' ({fault})" for name, fault in parsed.items() if isinstance(fault, str)}
     if bad or not parsed:
-        raise InputError(
-            f"measures: {', '.join(bad) or 'none given'}; known: {_known()} (also trec_eval's names)",
-            code="unknown-choice",
-            option="measure",
-            value=[name for name, fault in parsed.items() if isinstance(fault, str)],
-        )
+        problem = f"measures: {', '.join(bad.values()) or 'none given'}; known: {_known()} (also trec_eval's names)"
+        raise InputError(problem, code="unknown-choice", option="measure", value=list(bad))
     return [measure for measure in parsed.values() if isinstance(measure, Measure)]
 
 
@@ -314,9 +310,7 @@ def evaluate_positions(judged: pl.DataFrame, measures: Sequence[str], level: int
 def _deepest(wanted: Sequence[Measure]) -> int | None:
     """Return the number of top hits that the measures use; None for all."""
     if any(measure.family == ACCURACY for measure in wanted):
-        raise InputError(
-            "acc@k needs the answers of the queries and the texts of the documents, not qrels", code="needs-answers"
-        )
+        raise InputError("acc@k needs answers of queries and texts of documents, not qrels", code="needs-answers")
     cutoffs = [measure.cutoff for measure in wanted]
     return None if None in cutoffs else max(cutoff or 0 for cutoff in cutoffs)
 
@@ -376,18 +370,16 @@ def check_overlap(answered: pl.Series, qrels: pl.DataFrame, run: Path | None = N
         raise InputError("the qrels are empty", code="no-judgments")
     if answered.is_in(qrels["qid"].unique().implode()).any():
         return
-    first = f"it starts with query '{answered[0]}'" if len(answered) else "it is empty"
-    judged = qrels["qid"].n_unique()
-    queries = f"any of the {judged:,} judged queries" if judged > 1 else "the judged query"
-    raise InputError(
-        f"{f'{run}: ' if run else ''}the run has no hits for {queries}: {first}, and the qrels start with "
-        f"'{qrels['qid'][0]}'; pass the qrels of the same split",
-        code="other-queries",
-        path=run,
-        count=judged,
-        id=answered[0] if len(answered) else None,
-        expected=qrels["qid"][0],
-    )
+    raise other_queries(answered, qrels["qid"], "qrels", run)
+
+
+def other_queries(answered: pl.Series, expected: pl.Series, file: str, run: Path | None = None) -> InputError:
+    """Return the error about a run of other queries than a file with judgments or answers."""
+    first = answered[0] if len(answered) else None
+    start = "is empty" if first is None else f"starts with query '{first}'"
+    problem = f"{f'{run}: ' if run else ''}the run has no hits for the judged queries: it {start}, and the {file} with"
+    problem += f" '{expected[0]}'; pass the {file} of the same split"
+    return InputError(problem, code="other-queries", path=run, id=first, expected=expected[0])
 
 
 def in_order(run: pl.DataFrame, depth: int | None = None) -> pl.DataFrame:
@@ -414,12 +406,8 @@ def judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
     twice = judged.filter(pl.struct("qid", "docid").is_duplicated())
     if len(twice):
         qid, docid = twice.select("qid", "docid").row(0)
-        raise InputError(
-            f"document {docid} occurs more than once for query {qid} in the run or the qrels; keep one",
-            code="duplicate-id",
-            id=docid,
-            query=qid,
-        )
+        problem = f"document {docid} occurs more than once for query {qid} in the run or the qrels; keep one"
+        raise InputError(problem, code="duplicate-id", id=docid, query=qid)
     return judged
 
 
@@ -524,13 +512,8 @@ def note_ties(name: str, hits: pl.DataFrame, qrels: pl.DataFrame, measures: Sequ
     wide = {measure: ends for measure, ends in by_measure.items() if ends[1] - ends[0] > NOTED}
     if wide:
         shown = ", ".join(f"{measure} {low:.4f} to {high:.4f}" for measure, (low, high) in wide.items())
-        console.note(
-            f"{name}: depends on the order of equal scores: {shown}",
-            code="ties",
-            run=name,
-            measures=list(wide),
-            ranges=wide,
-        )
+        note = f"{name}: depends on the order of equal scores: {shown}"
+        console.note(note, code="ties", run=name, measures=list(wide), ranges=wide)
 
 
 def ranges(

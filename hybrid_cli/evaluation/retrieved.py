@@ -52,13 +52,9 @@ def removes_query(judged: Path | None, split: str | None = None, advice: str = "
     """
     count = 0 if judged is None else collection.queries_in_corpus(judged, split)
     if count:
-        console.note(
-            f"{judged}: {count:,} queries{f' of {split}' if split else ''} are documents of the corpus; hits with the "
-            f"id of their query are removed{advice}",
-            code="queries-in-corpus",
-            path=judged,
-            count=count,
-        )
+        queries = f"{judged}: {count:,} queries{f' of {split}' if split else ''} are documents of the corpus"
+        note = f"{queries}; hits with the id of their query are removed{advice}"
+        console.note(note, code="queries-in-corpus", path=judged)
     return bool(count)
 
 

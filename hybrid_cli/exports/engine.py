@@ -375,6 +375,8 @@ class Parquet(Engine):
 class Tables(Parquet):
     """Tables, a script that loads them, and one that asks the queries."""
 
+    write_queries = Engine.write_queries
+
     def write(self, served: Served, folder: Path, advance: Advance) -> int:
         """See `Engine`."""
         for name, text in self.scripts(served).items():

@@ -246,11 +246,8 @@ def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tupl
             problem = f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries"
             raise InputError(problem, code="other-queries", path=texts.queries, id=qids[0])
         return queries, collection.texts_of_hits(texts.corpus, docids)
-    console.note(
-        "complement: no texts, so queries and documents are shown by their ids and not grouped by length and terms; "
-        "pass a collection, or --queries FILE and --corpus FILE",
-        code="no-texts",
-    )
+    advice = "pass a collection, or --queries FILE and --corpus FILE"
+    console.note(f"complement: no texts, so queries are shown by id and not grouped; {advice}", code="no-texts")
     return no_texts()
 
 

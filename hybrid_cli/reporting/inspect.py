@@ -114,9 +114,8 @@ def _show_weights(weights: Mapping[str, Any]) -> None:
     """Print the weights of a fusion with their evidence, or the tables of a static encoder."""
     if "runs" in weights:
         shown = {f"weight of {name}": f"{weight:g}" for name, weight in weights["runs"].items()}
-        shown |= {f"{name} alone": f"{value:.4f}" for name, value in weights.get("alone", {}).items()}
-        others = {name: value for name, value in weights.items() if name not in ("runs", "alone")}
-        _pairs("weights", {name.replace("_", " "): _number(value) for name, value in others.items()} | shown)
+        shown |= {f"{name} alone": f"{value:.4f}" for name, value in weights["alone"].items()}
+        _pairs("weights", _scalars(weights) | shown)
     else:
         for name, table in weights.items():
             size = " x ".join(f"{n:,}" for n in table["shape"])
@@ -146,8 +145,6 @@ def _scalars(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _number(value: Any) -> str:
     """Return a value with four decimals where it is not a whole number."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_number, value))}]"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 

@@ -95,17 +95,6 @@ class Listing:
         return (self.chosen + (1 if key == DOWN else -1)) % len(self.rows)
 
 
-@contextmanager
-def alternate_screen() -> Iterator[None]:
-    """Use the second screen of the terminal, so that its contents are as before at the end."""
-    out = console.stdout()
-    out.set_alt_screen(True)
-    try:
-        yield
-    finally:
-        out.set_alt_screen(False)
-
-
 def size() -> tuple[int, int]:
     """Return width and height of the screens."""
     out = console.stdout()
@@ -140,6 +129,11 @@ def screen(view: View, width: int, height: int) -> list[Text]:
     keys = {SKIP: "skip", REASON: "with reason", LATER: "later", NEXT: "next query", UNDO: "undo", LIST: "list"}
     lines.append(_keys({**keys, QUIT: "quit"}.items()))
     lines.append(styled(status(view.judged, view.wanted, view.weight), "dim"))
+    return _cut(lines, width)
+
+
+def _cut(lines: list[Text], width: int) -> list[Text]:
+    """Return lines that are at most `width` wide."""
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
@@ -155,10 +149,7 @@ def listing(shown: Listing, width: int, height: int) -> list[Text]:
         rows.append(styled(f"{mark} {answer}  {cells(console.one_line(query), width // 3)}: {console.one_line(title)}"))
     head = f"Answered hits: {shown.chosen + 1:,} of {len(shown.rows):,}, the last one first"
     keys = _keys({f"{DOWN}, {UP}": "down, up", "Enter": "show and change", LIST: "back"}.items())
-    lines = [styled(head, "bold"), styled(""), *rows, *[styled("")] * (room - len(rows) + 1), keys]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return lines
+    return _cut([styled(head, "bold"), styled(""), *rows, *[styled("")] * (room - len(rows) + 1), keys], width)
 
 
 def _pages(view: View, width: int, height: int) -> tuple[list[Text], list[list[Text]]]:
@@ -182,12 +173,9 @@ def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> 
         return text
     name, range_of_weight = weight
     name = name if len(name) <= 16 else f"{name[:15]}…"
-    span = (
-        f" ({figure(range_of_weight.low, 2)} to {figure(range_of_weight.high, 2)})"
-        if range_of_weight.low < range_of_weight.high
-        else ""
-    )
-    span = " (any fits so far)" if (range_of_weight.low, range_of_weight.high) == (0.0, 1.0) else span
+    low, high = range_of_weight.low, range_of_weight.high
+    span = f" ({figure(low, 2)} to {figure(high, 2)})" if low < high else ""
+    span = " (any fits so far)" if (low, high) == (0.0, 1.0) else span
     return f"{text}; weight of {name} {figure(range_of_weight.chosen, 2)}{span}"
 
 
@@ -310,6 +298,7 @@ class Judging:
     session: JudgingSession
     texts: JudgedTexts
     compared: ComparedRuns
+    _shown: View | Listing | None = None
 
     def view(self, pool: Pool, docid: str) -> View:
         """Return the content of the screen."""
@@ -352,21 +341,9 @@ class Judging:
         return ""
 
     def in_terminal(self) -> None:
-        """Show one hit at a time, and read keys."""
-        _Screens(self).run()
-
-
-class _Screens:
-    """The screens of a session, one of which is shown."""
-
-    def __init__(self, judging: Judging):
-        self._judging, self._session = judging, judging.session
-        self._shown: View | Listing | None = None
-
-    def run(self) -> None:
-        """Show hits until the person quits or no hit is left."""
-        with alternate_screen(), keys(self._redraw) as key:
-            while (hit := self._session.hit()) is not None and self._ask(hit, key):
+        """Show one hit at a time on the second screen of the terminal, until the person quits or no hit is left."""
+        with console.stdout().screen(hide_cursor=False), keys(self._redraw) as key:
+            while (hit := self.session.hit()) is not None and self._ask(hit, key):
                 pass
 
     def _show(self, shown: View | Listing) -> None:
@@ -386,7 +363,7 @@ class _Screens:
             answered: the hit has an answer, which may be changed.
         """
         begin = time.monotonic()
-        view = self._judging.view(*hit)
+        view = self.view(*hit)
         while True:
             self._show(view)
             pressed = key()
@@ -400,29 +377,29 @@ class _Screens:
                 view = replace(view, notice=self._reason(view, hit, key, begin))
             elif answered and pressed not in (*GRADES, SKIP):
                 view = replace(view, notice="0-3 or s changes the answer, l goes back")
-            elif answered and not self._session.judgments.detailed:
+            elif answered and not self.session.judgments.detailed:
                 view = replace(view, notice=f"a change {_NEEDS_JOURNAL}")
             else:
                 seconds = round(min(time.monotonic() - begin, _IDLE), 1)
-                view = replace(view, notice=self._judging.answer(pressed, *hit, seconds))
+                view = replace(view, notice=self.answer(pressed, *hit, seconds))
             if not view.notice and pressed not in (MORE, BACK, MATCH):
                 return True
 
     def _reason(self, view: View, hit: tuple[Pool, str], key: Callable[[], str], begin: float) -> str:
         """Skip a hit with a reason; return a notice for the screen."""
-        if not self._session.judgments.detailed:
+        if not self.session.judgments.detailed:
             return f"a reason {_NEEDS_JOURNAL}"
         reasons = "   ".join(f"{number} {reason}" for number, reason in REASONS.items())
         self._show(replace(view, notice=f"skip, because: {reasons}"))
         if (reason := REASONS.get(key())) is None:
             return "not skipped"
         seconds = round(min(time.monotonic() - begin, _IDLE), 1)
-        return self._judging.answer(SKIP, *hit, seconds, reason)
+        return self.answer(SKIP, *hit, seconds, reason)
 
     def _list(self, key: Callable[[], str]) -> bool:
         """Show the answered hits, and change one; return False to quit."""
-        pairs = self._session.answered()
-        titles = self._judging.texts.documents(pl.Series([docid for _, docid in pairs], dtype=pl.String))
+        pairs = self.session.answered()
+        titles = self.texts.documents(pl.Series([docid for _, docid in pairs], dtype=pl.String))
         chosen = 0
         while pairs:
             rows = [self._row(pair, titles) for pair in pairs]
@@ -435,7 +412,7 @@ class _Screens:
                 chosen = shown.after(pressed)
             elif pressed in OPEN:
                 qid, docid = pairs[chosen]
-                pool = next(pool for pool in self._session.pools if pool.qid == qid)
+                pool = next(pool for pool in self.session.pools if pool.qid == qid)
                 if not self._ask((pool, docid), key, answered=True):
                     return False
             elif pressed in (LIST, QUIT):
@@ -445,4 +422,4 @@ class _Screens:
     def _row(self, pair: Pair, titles: dict[str, tuple[str, str]]) -> tuple[str, str, str]:
         """Return answer, query and title of an answered hit."""
         title = titles.get(pair[1], ("", ""))[0] or pair[1]
-        return self._judging.earlier(pair), self._judging.texts.queries[pair[0]], title
+        return self.earlier(pair), self.texts.queries[pair[0]], title

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.indexes import texts
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.journal import SKIPPED, Pair
 from hybrid_cli.collections.judgments import Judgments
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.evaluation.retrieved import Pool
 from hybrid_cli.evaluation.sequential import Evidence
@@ -67,12 +67,8 @@ class JudgedTexts:
         known = named.filter(pl.any_horizontal(pl.col("docid", "document").is_in(wanted.implode()))).collect()
         self._split = frozenset(known["document"]) - frozenset(known["docid"])
         for docid in wanted.filter(~wanted.is_in(pl.concat([known["docid"], known["document"]]).implode())):
-            raise InputError(
-                f"{self._corpora[0]}: no document {docid}, which a run contains; pass the runs' collection",
-                code="other-corpus",
-                path=self._corpora[0],
-                id=docid,
-            )
+            problem = f"no document {docid}, which a run contains; pass the runs' collection"
+            raise path_error(self._corpora[0], problem, code="other-corpus", id=docid)
 
 
 def best_first(passages: Sequence[str], query: str) -> str:

@@ -91,6 +91,29 @@ def plain(
     }
 
 
+def line_chart(
+    data: Mapping[str, Rows],
+    x: alt.X,
+    y: alt.Y,
+    colour: alt.Color,
+    tooltips: Sequence[alt.Tooltip],
+    height: int,
+    size: int = 36,
+) -> dict[str, Any]:
+    """Return the specification of lines with a dot at each point.
+
+    Args:
+        data: name -> rows.
+        x, y, colour, tooltips: encodings.
+        height: pixels.
+        size: area of a dot, in pixels.
+    """
+    base = chart(next(iter(data))).encode(x, y, colour, tooltip=list(tooltips))
+    return plain(
+        base.mark_line(strokeWidth=2, interpolate="monotone") + base.mark_circle(size=size, opacity=1), data, height
+    )
+
+
 # -------------------------------------------------------------------------------------------------------------- style
 
 

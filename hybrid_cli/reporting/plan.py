@@ -153,9 +153,7 @@ class EvaluationPlan:
             return qrels
         left = qrels.join(earlier, on=["qid", "docid"], how="anti", maintain_order="left")
         if not len(left) or not earlier["qid"].is_in(qrels["qid"].unique().implode()).any():
-            reason = (
-                f"has all judgments of {self.qrels}, or none of its queries; pass an earlier round of these queries"
-            )
+            reason = f"has all judgments of {self.qrels}, or none of its queries; pass an earlier round of them"
             raise option_error("residual_qrels", self.residual, reason, code="other-queries", path=self.residual)
         return left
 
@@ -167,9 +165,8 @@ class EvaluationPlan:
         """Return the top `depth` hits of a run, and its hits with a judgment; warn if scores contradict ranks."""
         run = runs.open_run(self.runs[name])
         if run.rising > 0.5:
-            console.warn(
-                f"{name}: scores rise with the rank; the order of the ranks is measured", code="scores-rise", run=name
-            )
+            problem = f"{name}: scores rise with the rank; the order of the ranks is measured"
+            console.warn(problem, code="scores-rise", run=name)
         return retrieved(run, qrels, depth, self.remove_query, self._earlier())
 
     def other(self) -> pl.DataFrame | None:
@@ -325,19 +322,11 @@ def _warn_other_collection(name: str, run: Retrieved, counts: Mapping[str, float
     """Warn about signs of qrels of another collection or split: few common queries, or no common document."""
     if counts["answered"] < counts["judged"] / 2:
         answered = f"{counts['answered']:,} of {counts['judged']:,}"
-        console.warn(
-            f"{name}: has hits for only {answered} judged queries; the others score 0",
-            code="unanswered-queries",
-            run=name,
-            answered=counts["answered"],
-            judged=counts["judged"],
-        )
+        problem = f"{name}: has hits for only {answered} judged queries; the others score 0"
+        console.warn(problem, code="unanswered-queries", run=name)
     if not len(run.judged):
-        console.warn(
-            f"{name}: none of its hits has a judgment; check that run and qrels are of one collection",
-            code="no-judged-hit",
-            run=name,
-        )
+        problem = f"{name}: none of its hits has a judgment; check that run and qrels are of one collection"
+        console.warn(problem, code="no-judged-hit", run=name)
 
 
 def _condensed(values: pl.DataFrame, run: Retrieved, qrels: pl.DataFrame, plan: EvaluationPlan) -> pl.DataFrame:
@@ -375,31 +364,20 @@ def _note_unjudged(shares: Mapping[str, float], qrels: pl.DataFrame, plan: Evalu
     """Print the share of unjudged top hits if judgments come from a pool: some judged documents are not relevant."""
     if plan.condensed or not _pooled(qrels, plan.level) or max(shares.values()) < _MANY_UNJUDGED:
         return
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    advice = "`evaluate --condensed` removes such documents, Bpref ignores them"
     console.note(
-        f"without a judgment among the first {_FIRST}: "
-        f"{', '.join(f'{name} {share:.0%}' for name, share in shares.items())}; `evaluate --condensed` removes such "
-        "documents, Bpref ignores them",
-        code="unjudged-hits",
-        shares=shares,
+        f"without a judgment among the first {_FIRST}: {listed}; {advice}", code="unjudged-hits", shares=shares
     )
 
 
 def _warn_nothing_removed(counts: Mapping[str, Mapping[str, float]], qrels: pl.DataFrame, plan: EvaluationPlan) -> None:
     """Warn about an earlier round with no document of the runs or judgments, probably of another collection."""
-    if (
-        plan.residual is None
-        or plan.qrels is None
-        or any(counts_of_run["removed"] for counts_of_run in counts.values())
-    ):
+    if plan.residual is None or plan.qrels is None or any(of_run["removed"] for of_run in counts.values()):
         return
     if len(qrels) == len(judgments_of(plan.qrels, plan.runs, plan.by_machine)):
-        console.warn(
-            f"--residual-qrels {plan.residual}: removed nothing, since it has no document of the runs or judgments; "
-            "check that it is of this collection",
-            code="nothing-removed",
-            option="residual_qrels",
-            path=plan.residual,
-        )
+        problem = "has no document of the runs or judgments; check that it is of this collection"
+        console.warn(f"--residual-qrels {plan.residual}: {problem}", code="nothing-removed", path=plan.residual)
 
 
 def _overlap(run: pl.DataFrame, other: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
@@ -428,12 +406,6 @@ def _holds_corpus(run: Path, longest: int) -> bool:
 def note_depth(name: str, longest: int, cutoffs: Mapping[str, int]) -> None:
     """Print the measures (name -> cutoff) whose cutoff exceeds `longest`, the length of a run's longest list."""
     if deeper := [measure for measure, cutoff in cutoffs.items() if cutoff > longest]:
-        verb = "is" if len(deeper) == 1 else "are"
-        console.note(
-            f"{name}: returned at most {console.counted(hit=longest)} per query; {', '.join(deeper)} {verb} computed "
-            "on shorter lists",
-            code="short-lists",
-            run=name,
-            hits=longest,
-            measures=deeper,
-        )
+        lists = f"{name}: returned at most {console.counted(hit=longest)} per query"
+        note = f"{lists}; computed on shorter lists: {', '.join(deeper)}"
+        console.note(note, code="short-lists", run=name, hits=longest, measures=deeper)

@@ -23,7 +23,7 @@ from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.reporting import comparison, venn
 from hybrid_cli.reporting.complement import Complement, contest, contest_table
 from hybrid_cli.reporting.data import Findings, Match
-from hybrid_cli.reporting.page import Figure, Section, chart, colours, colours_at, plain
+from hybrid_cli.reporting.page import Figure, Section, chart, colours, colours_at, line_chart, plain
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.summary import COUNTS, Summary, legend, means_table
 from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note
@@ -81,14 +81,13 @@ def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[s
             "Complementarity: needs two runs to compare. Without --complement DENSE SPARSE these are the only run of a "
             "dense index and the only run of a lexical index, by their manifests."
         )
-    if not findings.matches:
-        yield "Per query, and comparison of queries: need two runs."
-    if not findings.groups:
-        yield "Query groups: need the texts of queries and documents, that is a collection, or two compared runs."
-    if not curves:
-        yield "Learning curves: no manifest of a run leads to an encoder with a learning curve; pass --model FOLDER."
-    if not held:
-        yield "Index size against quality: no manifest of a run leads to its index; pass --index RUN=FOLDER."
+    reasons = {
+        "Per query, and comparison of queries: need two runs.": findings.matches,
+        "Query groups: need texts of queries and documents, of a collection or of two compared runs.": findings.groups,
+        "Learning curves: no run leads to an encoder with a learning curve; pass --model FOLDER.": curves,
+        "Index size against quality: no run leads to its index; pass --index RUN=FOLDER.": held,
+    }
+    yield from (reason for reason, present in reasons.items() if not present)
 
 
 def analyzer_of(language: str) -> comparison.Analyze:
@@ -118,17 +117,18 @@ def depth_section(findings: Findings) -> Section:
         for run, kept in findings.kept.items()
         for depth, recall in kept.curve.select("depth", "recall").iter_rows()
     ]
-    base = chart("recall").encode(
+    spec = line_chart(
+        {"recall": rows},
         alt.X("depth:Q", title="top k hits").scale(type="log").axis(values=[1, 3, 10, 30, 100, 300, 1000], format="~s"),
         alt.Y("recall:Q", title="recall").scale(zero=False).axis(tickCount=5, format=".2~f"),
         colours(runs),
-        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("depth:Q", title="k"), alt.Tooltip("shown:N", title="recall")],
+        [alt.Tooltip("run:N"), alt.Tooltip("depth:Q", title="k"), alt.Tooltip("shown:N", title="recall")],
+        height=340,
     )
-    drawn = base.mark_line(strokeWidth=2, interpolate="monotone") + base.mark_circle(size=36, opacity=1)
     drawing = Figure(
         "recall-by-depth",
         "Questions answered by depth k" if findings.by_answers else "Recall at depth k",
-        plain(drawn, {"recall": rows}, height=340),
+        spec,
         f"{caption} A curve that is higher at small k and lower at large k ranks better, but retrieves fewer relevant "
         "documents.",
         legend=runs,
@@ -149,32 +149,19 @@ def groups_section(groups: Sequence[tuple[Buckets, pl.DataFrame]], measure: str,
 def _group_figure(number: int, group: Buckets, means: pl.DataFrame, measure: str, runs: Sequence[str]) -> Figure:
     name = f"groups-{number + 1}"
     rows = [
-        {
-            "bucket": bucket,
-            "label": f"{bucket}  ·  {queries:,}",
-            "run": run,
-            "queries": queries,
-            "mean": round(mean, 5),
-            "shown": figure(mean),
-        }
-        for bucket, run, queries, mean in means.select("bucket", "run", "queries", "mean").iter_rows()
+        {**row, "mean": round(row["mean"], 5), "label": f"{row['bucket']}  ·  {row['queries']:,}"}
+        | {"shown": figure(row["mean"])}
+        for row in means.iter_rows(named=True)
     ]
     order = list(dict.fromkeys(row["label"] for row in rows))
-    bars = (
-        chart(name)
-        .mark_bar(cornerRadiusEnd=2)
-        .encode(
-            alt.Y("label:N", title=None, sort=order).scale(paddingInner=0.3).axis(ticks=False, labelLimit=140),
-            alt.X("mean:Q", title=measure).axis(tickCount=5, format=".2~f"),
-            colours(runs),
-            yOffset=alt.YOffset("run:N", sort=list(runs)),
-            tooltip=[
-                alt.Tooltip("run:N"),
-                alt.Tooltip("bucket:N", title="group"),
-                alt.Tooltip("shown:N", title=measure),
-                alt.Tooltip("queries:Q", format=","),
-            ],
-        )
+    tooltips = [alt.Tooltip("run:N"), alt.Tooltip("bucket:N", title="group"), alt.Tooltip("shown:N", title=measure)]
+    bars = chart(name).mark_bar(cornerRadiusEnd=2)
+    bars = bars.encode(
+        alt.Y("label:N", title=None, sort=order).scale(paddingInner=0.3).axis(ticks=False, labelLimit=140),
+        alt.X("mean:Q", title=measure).axis(tickCount=5, format=".2~f"),
+        colours(runs),
+        yOffset=alt.YOffset("run:N", sort=list(runs)),
+        tooltip=[*tooltips, alt.Tooltip("queries:Q", format=",")],
     )
     note = f" {group.note[:1].upper()}{group.note[1:]}." if group.note else ""
     return Figure(
@@ -219,26 +206,19 @@ def _curve_figure(number: int, curve: pl.DataFrame, numbers: Mapping[str, int]) 
         {"model": model, "step": step, "value": value}
         for model, step, value in thin_curve(curve).select("model", "step", "value").iter_rows()
     ]
-    base = chart(name_of_figure).encode(
+    tooltips = [alt.Tooltip("model:N"), alt.Tooltip("step:Q", format=",")]
+    spec = line_chart(
+        {name_of_figure: rows},
         alt.X("step:Q", title="step").axis(tickCount=5, format="~s"),
         alt.Y("value:Q", title=name).scale(zero=False).axis(tickCount=5),
         colours_at(numbers, "model"),
-        tooltip=[
-            alt.Tooltip("model:N"),
-            alt.Tooltip("step:Q", format=","),
-            alt.Tooltip("value:Q", title=name, format=".4f"),
-        ],
+        [*tooltips, alt.Tooltip("value:Q", title=name, format=".4f")],
+        height=220,
+        size=12 if len(rows) > MOST_POINTS // 4 * len(numbers) else 36,
     )
-    dense = len(rows) > MOST_POINTS // 4 * len(numbers)
-    drawn = base.mark_line(strokeWidth=1.5) + base.mark_circle(size=12 if dense else 40, opacity=1)
-    thin = curve.group_by("model").len()["len"].max() or 0
-    averaged = (
-        f" Each point is the mean of neighboring steps ({MOST_POINTS} points per curve)."
-        if int(str(thin)) > MOST_POINTS
-        else ""
-    )
+    is_thin = len(rows) < len(curve)
+    averaged = f" Each point is the mean of neighboring steps ({MOST_POINTS} points per curve)." if is_thin else ""
     kind = "A measure on the dev queries" if name.startswith("dev") else "A term of the training loss"
-    spec = plain(drawn, {name_of_figure: rows}, height=220)
     return Figure(name_of_figure, name, spec, f"{kind}.{averaged}", legend=list(numbers), colour_numbers=numbers)
 
 
@@ -373,10 +353,7 @@ def _p(p: float) -> str:
 
 
 def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
-    cut = next(
-        (set_of_cutoff for set_of_cutoff in complement.sets if set_of_cutoff.cutoff == SUMMARY_CUTOFF),
-        complement.sets[-1],
-    )
+    cut = next(sets for sets in complement.sets if sets.cutoff == SUMMARY_CUTOFF)
     dense, sparse = complement.dense, complement.sparse
     yield (
         f"{dense} has a relevant document in its top {cut.cutoff} hits for {_count_of(cut.dense, cut.queries)} "
@@ -542,15 +519,9 @@ def at_depths(first_stage: str, folder: Path, plan: EvaluationPlan) -> list[AtDe
         counts = artifacts.read_manifest(runs[depth]).counts if depth else {"pairs": 0, "tokens": 0}
         share = counts["tokens"] / max(made.counts["tokens"], 1)
         per_query = 1 / max(made.counts["queries"], 1)
-        depths.append(
-            AtDepth(
-                depth,
-                {column: mean_of(own, column) for column in plan.columns if column in own["measure"]},
-                counts["pairs"] * per_query,
-                counts["tokens"] * per_query,
-                made.counts["seconds"] * share * per_query,
-            )
-        )
+        means = {column: mean_of(own, column) for column in plan.columns if column in own["measure"]}
+        costs = [counts["pairs"] * per_query, counts["tokens"] * per_query, made.counts["seconds"] * share * per_query]
+        depths.append(AtDepth(depth, means, *costs))
     return depths
 
 
@@ -564,17 +535,11 @@ def _reranked_section(studies: Mapping[str, Sequence[AtDepth]], measure: str, ru
     """
     others = [name for name in studies if name not in runs]
     numbers = {name: [*runs, *others].index(name) for name in studies}
-    rows = [
-        {
-            "stage": name,
-            "depth": depth.depth,
-            "mean": round(depth.means[measure], 5),
-            "shown": figure(depth.means[measure]),
-            "ms": round(depth.seconds * 1000, 3),
-        }
-        for name, depths in studies.items()
-        for depth in depths
-    ]
+    rows = []
+    for name, depth in ((name, depth) for name, depths in studies.items() for depth in depths):
+        mean = depth.means[measure]
+        shown = {"mean": round(mean, 5), "shown": figure(mean), "ms": round(depth.seconds * 1000, 3)}
+        rows.append({"stage": name, "depth": depth.depth, **shown})
     quality = "Mean of the measure when the first k hits are rescored; k = 0 is the first stage."
     cost = (
         "Time of the reranker per query. All pairs were scored at once; the time of a depth is its share of the "
@@ -591,34 +556,26 @@ def _reranked_figure(
     name: str, rows: Sequence[Mapping[str, object]], numbers: Mapping[str, int], field: str, title: str, caption: str
 ) -> Figure:
     """Return a chart of one value by depth."""
-    base = chart(name).encode(
-        alt.X("depth:Q", title="rescored hits k", scale=alt.Scale(type="symlog", constant=10)).axis(
-            values=[0, 10, 20, 50, 100, 200, 500, 1000], format="~s"
-        ),
+    depths = alt.X("depth:Q", title="rescored hits k", scale=alt.Scale(type="symlog", constant=10))
+    titles = {"stage:N": "first stage", "depth:Q": "k", "shown:N": "mean", "ms:Q": "ms per query"}
+    spec = line_chart(
+        {name: rows},
+        depths.axis(values=[0, 10, 20, 50, 100, 200, 500, 1000], format="~s"),
         alt.Y(f"{field}:Q", title=title).scale(zero=field == "ms").axis(tickCount=5),
         colours_at(numbers, "stage"),
-        tooltip=[
-            alt.Tooltip("stage:N", title="first stage"),
-            alt.Tooltip("depth:Q", title="k"),
-            alt.Tooltip("shown:N", title="mean"),
-            alt.Tooltip("ms:Q", title="ms per query"),
-        ],
+        [alt.Tooltip(column, title=title_of_column) for column, title_of_column in titles.items()],
+        height=300,
     )
-    drawn = base.mark_line(strokeWidth=2) + base.mark_circle(size=36, opacity=1)
     heading = f"{title[:1].upper()}{title[1:]} by rescored hits"
-    return Figure(
-        name, heading, plain(drawn, {name: rows}, height=300), caption, legend=list(numbers), colour_numbers=numbers
-    )
+    return Figure(name, heading, spec, caption, legend=list(numbers), colour_numbers=numbers)
 
 
 def _reranked_table(studies: Mapping[str, Sequence[AtDepth]]) -> Table:
     columns = list(next(iter(studies.values()))[0].means)
-    rows = [
-        [name, f"{depth.depth:,}", *(figure(depth.means[column]) for column in columns), *costs]
-        for name, depths in studies.items()
-        for depth in depths
-        for costs in [(f"{depth.pairs:,.1f}", f"{depth.tokens:,.0f}", f"{depth.seconds * 1000:,.1f}")]
-    ]
+    rows = []
+    for name, depth in ((name, depth) for name, depths in studies.items() for depth in depths):
+        costs = [f"{depth.pairs:,.1f}", f"{depth.tokens:,.0f}", f"{depth.seconds * 1000:,.1f}"]
+        rows.append([name, f"{depth.depth:,}", *(figure(depth.means[column]) for column in columns), *costs])
     heads = ["first stage", "rescored hits", *columns, "pairs per query", "tokens per query", "ms per query"]
     return Table(heads, rows, "Quality and cost by number of rescored hits")
 

@@ -125,13 +125,8 @@ def _check_files(named: Mapping[str, Path]) -> None:
     for path, found in rest:
         if differ := [name for name in expected if found and found[name] != expected[name]]:
             values = ", ".join(f"{name} {found[name]}, not {expected[name]}" for name in differ)
-            console.warn(
-                f"{path}: was measured with other settings than {first}: {values}; measure all in one way",
-                code="other-settings",
-                path=path,
-                expected=first,
-                options=differ,
-            )
+            problem = f"{path}: was measured with other settings than {first}: {values}; measure all in one way"
+            console.warn(problem, code="other-settings", path=path, expected=first, options=differ)
 
 
 def _check_complete(

@@ -141,21 +141,12 @@ def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequen
         InputError: unknown run, or more baselines than letters.
     """
     if unknown := [name for name in given if name not in names]:
-        raise option_error(
-            "baseline",
-            unknown[0],
-            f"no such run; the runs are {', '.join(names)}",
-            code="unknown-choice",
-            choices=list(names),
-        )
+        reason = f"no such run; the runs are {', '.join(names)}"
+        raise option_error("baseline", unknown[0], reason, code="unknown-choice", choices=list(names))
     chosen = list(dict.fromkeys(given or default)) or list(names[:1])
     if len(chosen) > len(LETTERS):
-        raise option_error(
-            "baseline",
-            None,
-            f"{len(chosen)} runs; at most {len(LETTERS)} fit the letters of the table",
-            code="too-many-values",
-        )
+        reason = f"{len(chosen)} runs; the table has letters for {len(LETTERS)}"
+        raise option_error("baseline", None, reason, code="too-many-values")
     return chosen
 
 

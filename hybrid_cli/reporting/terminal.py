@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,12 +91,8 @@ def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused
     console.table(["run", measure], [*rows, [f"fused ({method})", figure(fused)]])
     best = max(alone, key=lambda name: alone[name])
     if fused <= alone[best]:
-        console.warn(
-            f"fusion ({measure} {figure(fused)}) does not beat {best} alone ({figure(alone[best])})",
-            code="fusion-not-better",
-            run=best,
-            measure=measure,
-        )
+        problem = f"fusion ({measure} {figure(fused)}) does not beat {best} alone ({figure(alone[best])})"
+        console.warn(problem, code="fusion-not-better", run=best, measure=measure)
 
 
 def show_tuned(tuned: Mapping[str, Any]) -> None:
@@ -178,15 +174,11 @@ _SHOWN_GAIN = 0.00005  # smaller ones would be printed as 0
 
 def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
     """Print the measurements of the candidates; see `indexes.auto.Candidate`."""
-    forms: dict[str, Callable[[Any], str]] = {
-        "index_type": str,
-        "factory": str,
-        "documents": "{:,}".format,
-        "size": "{:,.0f}".format,
-        "recall": figure,
-        "milliseconds": "{:.2f}".format,
-    }
-    rows = [[form(candidate[name]) for name, form in forms.items()] for candidate in tried]
+    rows = [
+        [each["index_type"], each["factory"], f"{each['documents']:,}", f"{each['size']:,.0f}"]
+        + [figure(each["recall"]), f"{each['milliseconds']:.2f}"]
+        for each in tried
+    ]
     headings = ["index type", "factory", "documents", "bytes/document", "recall@100", "ms/query"]
     console.table(headings, rows, left=["factory"])
 

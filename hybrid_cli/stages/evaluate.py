@@ -92,11 +92,6 @@ def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, M
         return pl.read_parquet(output.path, glob=False), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
     values, summary = measure(plan)
     output.write([values.to_arrow()], **summary)
-    console.note(
-        f"evaluate: {output.path}: {console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}",
-        code="written",
-        path=output.path,
-        values=len(values),
-        runs=len(plan.runs),
-    )
+    count = f"{console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}"
+    console.note(f"evaluate: {output.path}: {count}", code="written", path=output.path)
     return values, summary

@@ -35,33 +35,29 @@ from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
 
 QUERIES_AT_ONCE = 256
-_OPENED = {  # how another tool opens a format of one file or folder
+_OPENED = {  # how another tool opens a format
+    "trec": "trec_eval -m all_trec QRELS RUN",
     **dict.fromkeys(
         ("sentence-transformers", "hub"),
-        "  from sentence_transformers import SentenceTransformer; "
+        "from sentence_transformers import SentenceTransformer; "
         'model = SentenceTransformer("{path}"); model.encode_query(["..."])',
     ),
-    "parquet": "  Code for Qdrant: docs/export.md",
-    "pyserini": "  from pyserini.search.faiss import FaissSearcher; "
+    "parquet": "Code for Qdrant: docs/export.md",
+    "pyserini": "from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
-    "anserini": "  in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
-    "--input FOLDER --index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized",
+    "anserini": "python -m pyserini.index.lucene --collection JsonVectorCollection --input FOLDER "
+    "--index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized (learned weights: --impact)",
 }
 _TWO_TOWERS = (  # in the format sentence-transformers
-    "  from sentence_transformers import SentenceTransformer; "
+    "from sentence_transformers import SentenceTransformer; "
     'SentenceTransformer("{path}/query").encode_query(["..."]); '
     'SentenceTransformer("{path}/document").encode_document(["..."])'
 )
-_TREC = {  # how trec_eval reads a run and judgments
-    Kind.RUN: "  trec_eval -m all_trec QRELS {path}",
-    Kind.QRELS: "  trec_eval -m all_trec {path} RUN",
-}
-_LEARNED, _COUNTS = " --impact", "; then BM25 of analyzed queries: the weights are counts"  # of documents for Anserini
 FUSION = "fusion.json"  # next to the exported indexes of a retriever
 _FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "shares", "scales", "reranker")
 _MODELS = ("sentence-transformers", "hub")  # formats of an encoder
 _FILES = ("trec", "msmarco", "dpr", "anserini")  # formats of one file
-_OF_ENGINES = "  Commands, and what the engine computes differently: {path}/README.md"
+_OF_ENGINES = "Commands, and what the engine computes differently: {path}/README.md"
 
 Writer = Callable[[Path, Path, Export], str]  # artifact, output, settings -> description of the written content
 
@@ -90,10 +86,8 @@ def export(settings: Export) -> Path:
         raise option_error("collection", None, "needed by --format dpr, and by --split", code="missing-option")
     artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
-    inputs |= {"collection": settings.collection} if settings.collection else {}
-    inputs |= {
-        name: given for name in ("dense", "qrels", "measurements") if (given := getattr(settings, name)) is not None
-    }
+    names = ("collection", "dense", "qrels", "measurements")
+    inputs |= {name: given for name in names if (given := getattr(settings, name)) is not None}
     output = artifacts.open_output(
         settings.output,
         kind,
@@ -104,39 +98,28 @@ def export(settings: Export) -> Path:
         foreign=True,
         compare=settings.output.is_dir() == (settings.form not in _FILES or kind == Kind.RETRIEVER),
     )
+    write = _write_retriever if kind == Kind.RETRIEVER else _writers()[kind, settings.form]
     with output.scratch() as scratch:
-        count = (_write_retriever if kind == Kind.RETRIEVER else _writers()[kind, settings.form])(
-            path, scratch, settings
-        )
+        count = write(path, scratch, settings)
     console.note(f"export: {output.path}: {count} ({settings.form})", code="written", path=output.path)
-    if settings.form == "trec":
-        console.note(_TREC[kind].format(path=output.path))
-    if kind == Kind.RETRIEVER and settings.form in FORMATS:
-        for name, index in _exported_indexes(RetrieverFiles.read(path), settings.form).items():
-            _note_opening(index, output.path / name, settings.form)
-    elif settings.form in _OPENED or settings.form not in FORMATS:
-        _note_opening(path, output.path, settings.form)
+    _note_opening(output.path, settings.form)
     if kind == Kind.RETRIEVER:
         console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")
     if settings.form in _MODELS and (folder := path / layout.CONTRACT).is_file():
         contract = read_contract(folder.parent)
         if contract.tied and contract.query_max_len != contract.doc_max_len:
-            console.note(
-                f"  encode_query cuts at {contract.query_max_len} word pieces and encode_document at "
-                f"{contract.doc_max_len}; needs sentence-transformers 6",
-                code="two-lengths",
-                query_max_len=contract.query_max_len,
-                doc_max_len=contract.doc_max_len,
-            )
+            lengths = {name: getattr(contract, name) for name in ("query_max_len", "doc_max_len")}
+            note = "encode_query cuts at {} word pieces, encode_document at {}; needs sentence-transformers 6"
+            console.note("  " + note.format(*lengths.values()), code="two-lengths", **lengths)
     return output.path
 
 
-def _note_opening(path: Path, output: Path, form: str) -> None:
+def _note_opening(output: Path, form: str) -> None:
     """Print how another tool opens an exported artifact."""
-    counts = _COUNTS if (path / layout.PARAMETERS).is_file() else _LEARNED
     two = form == "sentence-transformers" and not (output / layout.MODULES).is_file()
-    text = _TWO_TOWERS if two else _OPENED.get(form, _OF_ENGINES)
-    console.note(text.format(path=output) + (counts if form == "anserini" else ""))
+    hint = _TWO_TOWERS if two else _OPENED.get(form, _OF_ENGINES if form in ENGINES else "")
+    if hint:
+        console.note("  " + hint.format(path=output))
 
 
 def _formats(path: Path, kind: Kind) -> list[str]:
@@ -265,8 +248,11 @@ def _dpr_run(path: Path, scratch: Path, settings: Export) -> str:
     return console.counted(question=len(queries), passage=run.hits)
 
 
-def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
-    """Return the texts of all hits of a run."""
+def _dpr_records(run: Run, queries: pl.DataFrame, collection: Path, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield one record per question, as DPR's retriever writes them (DPR), with scores as text.
+
+    One pass over the corpus reads the texts of all questions.
+    """
     docids = pl.concat([pl.Series("docid", [], pl.String), *(block["docid"].unique() for block in run.blocks())])
     texts = collections.texts(collection, docids)
     absent = docids.filter(~docids.is_in(texts["docid"].implode())).unique().sort()
@@ -274,37 +260,18 @@ def _dpr_texts(run: Run, collection: Path, path: Path) -> pl.DataFrame:
         count = len(absent)
         problem = f"lacks {console.counted(document=count)} of {path} ({absent[0]}, ...)"
         raise path_error(collection, problem, code="other-corpus", run=path, id=absent[0], count=count)
-    return texts
-
-
-def _dpr_records(run: Run, queries: pl.DataFrame, collection: Path, path: Path) -> Iterator[dict[str, Any]]:
-    """Yield one record per question, as DPR's retriever writes them (DPR), with scores as text.
-
-    One pass over the corpus reads the texts of all questions.
-    """
-    texts = _dpr_texts(run.in_order(queries["qid"]), collection, path)
     for part in queries.iter_slices(QUERIES_AT_ONCE):
-        yield from _records(part, run.in_order(part["qid"]).table(), texts)
-
-
-def _records(queries: pl.DataFrame, run: pl.DataFrame, texts: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    hits = queries.join(run, on="qid", maintain_order="left_right").join(
-        texts, on="docid", suffix="_document", maintain_order="left"
-    )
-    for _, group in hits.group_by("qid", maintain_order=True):
-        answers = group["answers"].to_list()[0] or []
-        has_answer = matcher(answers)
-        contexts = [
-            {
-                "id": docid,
-                "title": title,
-                "text": text,
-                "score": str(score),
-                "has_answer": has_answer(passage_form(text)),
-            }
-            for docid, title, text, score in group.select("docid", "title", "text_document", "score").iter_rows()
-        ]
-        yield {"question": group["text"][0], "answers": answers, "ctxs": contexts}
+        found = run.in_order(part["qid"]).table().join(texts, on="docid", maintain_order="left")
+        hits = dict(found.partition_by("qid", as_dict=True, maintain_order=True))
+        for qid, question, answers in part.select("qid", "text", "answers").iter_rows():
+            has_answer = matcher(answers or [])
+            columns = hits[qid,].select("docid", "title", "text", "score").iter_rows()
+            contexts = [
+                {"id": docid, "title": title, "text": text, "score": str(score)}
+                | {"has_answer": has_answer(passage_form(text))}
+                for docid, title, text, score in columns
+            ]
+            yield {"question": question, "answers": answers or [], "ctxs": contexts}
 
 
 # ------------------------------------------------------------------------------------------ encoders and indexes

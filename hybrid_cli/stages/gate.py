@@ -110,14 +110,9 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
             console.warn(problem, code="too-few-queries", measure=test.measure, count=result.queries)
         elif test.smallest_drop > result.max_drop > 0:
             needed = math.ceil(result.queries * (test.smallest_drop / result.max_drop) ** 2)
-            console.warn(
-                f"{result.queries:,} queries detect drops of {test.measure} from {figure(test.smallest_drop, 3)} on, "
-                f"more than --max-drop {result.max_drop:g}; about {needed:,} queries would detect one of this size",
-                code="undetectable-drop",
-                measure=test.measure,
-                drop=test.smallest_drop,
-                needed=needed,
-            )
+            drop = f"{test.measure} from {figure(test.smallest_drop, 3)} on, more than --max-drop {result.max_drop:g}"
+            problem = f"{result.queries:,} queries detect drops of {drop}; about {needed:,} would detect this one"
+            console.warn(problem, code="undetectable-drop", measure=test.measure, drop=test.smallest_drop)
     return replace(result, lost=lost_most(result, stored, measured)) if result.dropped else result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from hybrid_cli import artifacts, console, runs, storage, words
 from hybrid_cli.artifacts import Manifest
@@ -49,18 +49,6 @@ MEMORY_MEASURES = {  # (LITE, table 2)
 _HEAD_BYTES = 1 << 16
 _LONGEST = 10  # terms shown of a static table
 _VALIDATED = "dev_"  # names of the values of a validation in a learning curve
-_EVIDENCE = (
-    "rrf_k",
-    "normalize",
-    "measure",
-    "queries",
-    "score",
-    "held_out",
-    "held_out_interval",
-    "alone",
-    "gain",
-    "gain_interval",
-)
 _MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
 
 Description = dict[str, Any]
@@ -90,11 +78,8 @@ def inspect(settings: Inspect) -> Any:
         return _verify_paths(settings) if settings.engine is None else _compare(settings, settings.engine)
     if settings.memory_table is not None:
         return {"memory_table": _memory_table(settings, settings.memory_table)}
-    paths = as_names(settings.paths)
-    if len(paths) != 1:
-        problem = f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs"
-        raise InputError(problem, code="number-of-values", option="paths", value=len(paths))
-    path = Path(paths[0]) if Path(paths[0]).exists() else named_model(Path(paths[0]))
+    path = _only_path(settings)
+    path = path if path.exists() else named_model(path)
     manifest = artifacts.find_manifest(path)
     described: Description = {"path": str(path), "what": str(manifest.kind) if manifest else _guess(path)}
     if manifest:
@@ -106,13 +91,10 @@ def inspect(settings: Inspect) -> Any:
         try:
             described["memory"], described["documents"] = _memory(path, manifest)
         except FileNotFoundError as error:
-            console.warn(
-                f"{error.filename}: missing; the index is damaged, build it again",
-                code="missing-file",
-                path=error.filename,
-            )
+            console.warn(f"{error.filename}: missing; build the damaged index again", code="missing-file")
     if manifest and manifest.kind == Kind.WEIGHTS:
-        return described | {"weights": _fusion_weights(path)}
+        tuned = read_tuned(path)
+        return described | {"weights": {**tuned, "runs": dict(zip(tuned["runs"], tuned["weights"], strict=True))}}
     if manifest and manifest.kind == Kind.RETRIEVER:
         return described | {"retriever": asdict(read_retriever(path))}
     if path.is_dir():
@@ -128,6 +110,15 @@ def inspect(settings: Inspect) -> Any:
             name: [int(step), value] for name, value in rows.iter_rows() if name.startswith(_VALIDATED)
         }
     return described
+
+
+def _only_path(settings: Inspect) -> Path:
+    """Return the path of a command that takes one."""
+    paths = as_names(settings.paths)
+    if len(paths) != 1:
+        problem = f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs"
+        raise InputError(problem, code="number-of-values", option="paths", value=len(paths))
+    return Path(paths[0])
 
 
 def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:
@@ -156,16 +147,17 @@ def _lineage(manifest: Manifest, above: tuple[Path, ...]) -> Iterator[Descriptio
         entry |= {"state": MISSING, "inputs": []}
         if path is not None and path.exists() and path.resolve() not in above:
             try:
-                unchanged = storage.fingerprint(path) == recorded["fingerprint"]
-                source = artifacts.find_manifest(artifacts.enclosing_artifact(path))
+                entry["state"] = _state(path, recorded)
+                if source := artifacts.find_manifest(artifacts.enclosing_artifact(path)):
+                    entry |= {"stage": source.stage, "inputs": list(_lineage(source, (*above, path.resolve())))}
             except InputError as error:
                 entry["state"] = f"damaged ({error})"
-            else:
-                entry["state"] = UNCHANGED if unchanged else CHANGED
-                if source:
-                    entry["stage"] = source.stage
-                    entry["inputs"] = list(_lineage(source, (*above, path.resolve())))
         yield entry
+
+
+def _state(path: Path, recorded: Mapping[str, str]) -> str:
+    """Return whether the fingerprint of an input is the recorded one."""
+    return UNCHANGED if storage.fingerprint(path) == recorded["fingerprint"] else CHANGED
 
 
 # ----------------------------------------------------------------------------------------------------------- content
@@ -238,34 +230,17 @@ def _head(path: Path) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------- weights
 
 
-def _fusion_weights(path: Path) -> Description:
-    """Return method and weights of a fusion, and the evidence for them."""
-    tuned = read_tuned(path)
-    description: Description = {"method": tuned["method"], "missing": tuned["missing"]}
-    description["runs"] = dict(zip(tuned["runs"], tuned["weights"], strict=True))
-    return description | {name: tuned[name] for name in _EVIDENCE if tuned.get(name) is not None}
-
-
 def _static_tables(folder: Path) -> Description:
     """Return shape, type and the terms with the longest vectors of each table of a static encoder."""
     storage.check_parts(folder, layout.TERMS, layout.STATIC_TABLES)
     terms = pl.read_parquet(storage.validate_parquet(folder / layout.TERMS), glob=False)["term"]
     description: Description = {}
-    try:
-        with safe_open(folder / layout.STATIC_TABLES, "np") as tables:
-            for name in tables.keys():  # noqa: SIM118 - not a mapping
-                table = tables.get_tensor(name)
-                lengths = pl.DataFrame({"term": terms, "length": np.linalg.norm(table[: len(terms)], axis=1)})
-                longest = lengths.top_k(_LONGEST, by="length").rows()
-                description[name] = {
-                    "shape": list(table.shape),
-                    "dtype": str(table.dtype),
-                    "longest": [*map(list, longest)],
-                }
-    except (SafetensorError, OSError) as error:
-        path = folder / layout.STATIC_TABLES
-        problem = f"{path}: damaged ({error}); build the encoder again"
-        raise InputError(problem, code="damaged", path=path) from None
+    with safe_open(folder / layout.STATIC_TABLES, "np") as tables:
+        for name in tables.keys():  # noqa: SIM118 - not a mapping
+            table = tables.get_tensor(name)
+            lengths = pl.DataFrame({"term": terms, "length": np.linalg.norm(table[: len(terms)], axis=1)})
+            longest = [list(row) for row in lengths.top_k(_LONGEST, by="length").rows()]
+            description[name] = {"shape": list(table.shape), "dtype": str(table.dtype), "longest": longest}
     return description
 
 
@@ -291,10 +266,6 @@ def _guess(path: Path) -> str:
         names = set(pq.read_schema(path).names)
         fits = [str(kind) for kind, schema in storage.SCHEMAS.items() if set(schema.names) - {"answers"} <= names]
         return f"a Parquet file with the columns of: {', '.join(fits)}" if fits else "a Parquet file with other columns"
-    return _guess_text(path)
-
-
-def _guess_text(path: Path) -> str:
     with opened(path) as file:
         head = file.read(_HEAD_BYTES)
     if b"\0" in head or not head:
@@ -330,15 +301,8 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     output = None
     if settings.output is not None:
         inputs = {f"run {name}": path for name, path in named.items()} | {"qrels": qrels_file, "queries": queries_file}
-        output = artifacts.open_output(  # without a manifest: latencies differ between calls
-            settings.output,
-            Kind.MEASUREMENTS,
-            "inspect",
-            inputs=inputs,
-            options={},
-            overwrite=settings.overwrite,
-            foreign=True,
-        )
+        how: dict[str, Any] = {"overwrite": settings.overwrite, "foreign": True}  # latencies differ between calls
+        output = artifacts.open_output(settings.output, Kind.MEASUREMENTS, "inspect", inputs=inputs, options={}, **how)
     qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
     remove_query = removes_query(collection, settings.split)
     index_at, rows = cache(partial(open_index, options=SearchOptions(threads=1, device="cpu", group=NO_GROUPS))), []
@@ -406,10 +370,7 @@ def _compare(settings: Inspect, engine: str) -> Description:
     from hybrid_cli.exports.comparison import compare, engine_at, judgments_for
 
     engine_at(engine)
-    paths = as_names(settings.paths)
-    if len(paths) != 1:
-        raise option_error("engine", engine, "needs one retriever", code="number-of-inputs", expected=1)
-    files = RetrieverFiles.read(Path(paths[0]))
+    files = RetrieverFiles.read(_only_path(settings))
     collection = settings.collection or collection_of(corpora_of(files.manifests))
     if collection is None:
         reason = f"the collection of {files.folder} is not recorded, or has changed; pass it"
@@ -475,14 +436,11 @@ def _verify(path: Path, label: str, descriptions: dict[Path, Description]) -> De
 
 def _input(manifest: Manifest, role: str, descriptions: dict[Path, Description]) -> Description:
     """Verify an input, if it is an artifact, and compare its fingerprint with the recorded one."""
-    recorded, path = manifest.inputs[role], input_path(manifest, role)
-    label = manifest.input_label(role)
+    recorded, path, label = manifest.inputs[role], input_path(manifest, role), manifest.input_label(role)
     described = {"role": role, "path": label, "kind": recorded["kind"], "state": MISSING}
     if path is None or not path.exists():
         return described
     if "path" in recorded:
         path = Path(label)  # relative to the working directory
-    if _has_manifest(path) and _verify(path, described["path"], descriptions)["problems"]:
-        return {**described, "state": DAMAGED}
-    unchanged = storage.fingerprint(path) == recorded["fingerprint"]
-    return {**described, "state": UNCHANGED if unchanged else CHANGED}
+    damaged = _has_manifest(path) and _verify(path, label, descriptions)["problems"]
+    return {**described, "state": DAMAGED if damaged else _state(path, recorded)}
