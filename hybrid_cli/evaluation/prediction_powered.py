@@ -57,25 +57,14 @@ class CorrectedMean:
         count = len(people)
         own = float(people.mean())
         error = float(people.std(ddof=1)) / math.sqrt(count)
-        half_of_people = _quantile(count - 1, confidence) * error
+        half = _quantile(count - 1, confidence) * error
         weight = power_tuned_weight(people, machine, others)
-        mean, below, above = own, half_of_people, half_of_people
+        mean, below, above = own, half, half
         if weight > 0:
             mean = own + weight * float(others.mean() - machine.mean())
             below, above = _arms(people - weight * machine, weight * others, confidence)
         whole = float(np.concatenate([machine, others]).mean())
-        return cls(
-            mean,
-            mean - below,
-            mean + above,
-            own,
-            own - half_of_people,
-            own + half_of_people,
-            whole,
-            weight,
-            count,
-            len(others),
-        )
+        return cls(mean, mean - below, mean + above, own, own - half, own + half, whole, weight, count, len(others))
 
     def content(self) -> dict[str, Any]:
         """Return all fields, for JSON."""

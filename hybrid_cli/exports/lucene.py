@@ -12,21 +12,8 @@ from typing import Any, ClassVar
 import polars as pl
 
 from hybrid_cli.errors import option_error
+from hybrid_cli.exports import engine
 from hybrid_cli.exports.documents import Served, json_rows, write_line
-from hybrid_cli.exports.engine import (
-    APPROXIMATE,
-    Engine,
-    Field,
-    Formula,
-    Fusion,
-    Kind,
-    Live,
-    Nearest,
-    Query,
-    Server,
-    Translation,
-    nearest,
-)
 from hybrid_cli.fusion.methods import Transform, euclidean, of_query, reciprocal_rank
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.lexical.analysis import ENGLISH
@@ -35,6 +22,7 @@ from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.groups import are_passages, documents_of
 from hybrid_cli.storage import disk
 
+_Values = Mapping[engine.Kind, Transform]
 _CONTENTS, _DOCUMENT = "contents", "document"  # fields: the indexed text, and the document of a passage
 _LONGEST = 8191  # characters of a keyword; Lucene takes 32,766 bytes
 _DEEPEST = 10_000  # hits of a list: `index.max_result_window`
@@ -53,7 +41,7 @@ head -1 queries.jsonl | jq .request | curl -X POST 'localhost:9200/documents/_se
     -H 'Content-Type: application/json' --data-binary @-"""
 
 
-class _Lucene(Engine):
+class _Lucene(engine.Engine):
     """An engine on top of Lucene: `documents.ndjson` (bulk) and `index.json` (settings and mappings).
 
     The engine computes BM25, from a text that its analyzer splits as Anserini's does.
@@ -66,9 +54,9 @@ class _Lucene(Engine):
     """
 
     lexical = _CONTENTS
-    kinds: ClassVar[Sequence[Kind]]
-    values: ClassVar[Mapping[Kind, Transform]]
-    differences: ClassVar[Mapping[Kind, str]]
+    kinds: ClassVar[Sequence[engine.Kind]]
+    values: ClassVar[_Values]
+    differences: ClassVar[Mapping[engine.Kind, str]]
     product: ClassVar[str]
 
     def check(self, served: Served) -> None:
@@ -127,12 +115,12 @@ class _Lucene(Engine):
         """Return further settings."""
         return {}
 
-    def translate(self, fusion: Fusion) -> Translation:
+    def translate(self, fusion: engine.Fusion) -> engine.Translation:
         """See `Engine`."""
-        near = nearest(fusion, self.kinds, self.name, deepest=_DEEPEST)
+        near = engine.nearest(fusion, self.kinds, self.name, deepest=_DEEPEST)
         return self._exact(fusion, near) if near.kind == "sum" else self._fused(fusion, near)
 
-    def _exact(self, fusion: Fusion, near: Nearest) -> Translation:
+    def _exact(self, fusion: engine.Fusion, near: engine.Nearest) -> engine.Translation:
         """Return the exact sum over all documents."""
         scores = [
             f"{weight / self._bm25_factor(fusion):.9g} * _score"
@@ -143,39 +131,39 @@ class _Lucene(Engine):
         # scores must not be negative: the map keeps the order
         source = f"double s = {' + '.join(scores)}; return s >= 0 ? s + 1 : 1 / (1 - s);"
 
-        def request(query: Query) -> dict[str, Any]:
+        def request(query: engine.Query) -> dict[str, Any]:
             every = {"bool": {"must": {"match_all": {"boost": 0}}, "should": _match(query)}}
             script = {"source": source, "params": {each.name: query[each.name] for each in fusion.dense}}
             return {**_body(fusion), "query": {"script_score": {"query": every, "script": script}}}
 
-        return Translation(
+        return engine.Translation(
             "script_score over all documents",
             request,
-            Formula(near.weights),
+            engine.Formula(near.weights),
             differences=near.differences,
             load=_LOAD,
             ask=_ASK.format(parameters=""),
         )
 
-    def _bm25_factor(self, fusion: Fusion) -> float:
+    def _bm25_factor(self, fusion: engine.Fusion) -> float:
         """Return BM25 of the engine, divided by ours."""
         return 1.0
 
     @abstractmethod
-    def _fused(self, fusion: Fusion, near: Nearest) -> Translation:
+    def _fused(self, fusion: engine.Fusion, near: engine.Nearest) -> engine.Translation:
         """Return the fusion of the lists of all fields."""
 
-    def _formula(self, fusion: Fusion, near: Nearest) -> Formula:
+    def _formula(self, fusion: engine.Fusion, near: engine.Nearest) -> engine.Formula:
         normalization = self.values.get(near.kind, partial(reciprocal_rank, k=near.constant))
         values = tuple(_composed(normalization, _engine_score(each)) for each in fusion.fields)
-        return Formula(near.weights, values, near.depth)
+        return engine.Formula(near.weights, values, near.depth)
 
-    def _differences(self, fusion: Fusion, near: Nearest) -> list[str]:
+    def _differences(self, fusion: engine.Fusion, near: engine.Nearest) -> list[str]:
         """Return what the fusion does differently, in the scores of vectors too."""
         own = self.differences.get(near.kind)
         differences = [*near.differences, *([own] if own else [])]
         if not all(each.exact for each in fusion.dense):
-            differences.append(APPROXIMATE)
+            differences.append(engine.APPROXIMATE)
         if near.kind == "l2":
             differences.append(
                 "A vector of length 1 scores (1 + s) / 2 and another s + 1 for the inner product s, ours s."
@@ -184,17 +172,17 @@ class _Lucene(Engine):
             differences.append("An inner product s below 0 scores 1 / (1 - s), not s + 1.")
         return differences
 
-    def connect(self, address: str) -> Live:
+    def connect(self, address: str) -> engine.Live:
         """See `Engine`."""
         return _Index(self.name, address)
 
 
-def _match(query: Query) -> dict[str, Any]:
+def _match(query: engine.Query) -> dict[str, Any]:
     """Return the query of BM25."""
     return {"match": {_CONTENTS: query["text"]}}
 
 
-def _body(fusion: Fusion) -> dict[str, Any]:
+def _body(fusion: engine.Fusion) -> dict[str, Any]:
     """Return what all requests have: the number of hits, the returned fields, and one hit per document."""
     collapse = {} if fusion.group == NO_GROUPS else {"collapse": {"field": _DOCUMENT}}
     return {"size": fusion.hits, "_source": ["title", "text"], **collapse}
@@ -207,7 +195,7 @@ def _metadata(kind: pl.DataType) -> dict[str, Any]:
     return {"type": "boolean" if kind == pl.Boolean else "long" if kind.is_integer() else "double"}
 
 
-def _engine_score(field: Field) -> Transform:
+def _engine_score(field: engine.Field) -> Transform:
     """Return the function from an inner product to the score of the engine, which is never negative."""
 
     def of_product(score: pl.Expr, rank: pl.Expr) -> pl.Expr:
@@ -228,8 +216,8 @@ def _composed(normalization: Transform, score: Transform) -> Transform:
 class _Index:
     """An index on a server."""
 
-    def __init__(self, engine: str, address: str):
-        self._server = Server(engine, address)
+    def __init__(self, name: str, address: str):
+        self._server = engine.Server(name, address)
 
     def count(self) -> int:
         """See `Live`."""
@@ -268,8 +256,8 @@ class OpenSearch(_Lucene):
 
     name = "opensearch"
     kinds = ("sum", "minmax", "l2", "zscore", "rrf")
-    values: ClassVar[Mapping[Kind, Transform]] = {"minmax": min_max_of_opensearch, "zscore": z_score, "l2": euclidean}
-    differences: ClassVar[Mapping[Kind, str]] = {
+    values: ClassVar[_Values] = {"minmax": min_max_of_opensearch, "zscore": z_score, "l2": euclidean}
+    differences: ClassVar[Mapping[engine.Kind, str]] = {
         "minmax": f"The last hit of a list has the value {_SMALLEST}; ours has 0.",
         "zscore": f"Values below the mean become {_SMALLEST}, a score equal to the mean (as of a single hit) becomes "
         "the highest score, and deviations are those of a sample.",
@@ -287,7 +275,7 @@ class OpenSearch(_Lucene):
         exact = all(map(served.exact, served.dims))  # without a graph, the search is exact
         return {"index": {"knn": True, **({"knn.advanced.approximate_threshold": -1} if exact else {})}}
 
-    def _fused(self, fusion: Fusion, near: Nearest) -> Translation:
+    def _fused(self, fusion: engine.Fusion, near: engine.Nearest) -> engine.Translation:
         """Return a hybrid query, and the pipeline that fuses its lists."""
         if len(fusion.fields) > _MOST_QUERIES:
             reason = (
@@ -295,12 +283,12 @@ class OpenSearch(_Lucene):
             )
             raise option_error("format", self.name, reason, code="too-many-indexes", limit=_MOST_QUERIES)
 
-        def list_of(query: Query, each: Field) -> dict[str, Any]:
+        def list_of(query: engine.Query, each: engine.Field) -> dict[str, Any]:
             if each.dim is None:
                 return _match(query)
             return {"knn": {each.name: {"vector": query[each.name], "k": near.depth}}}
 
-        def request(query: Query) -> dict[str, Any]:
+        def request(query: engine.Query) -> dict[str, Any]:
             queries = [list_of(query, each) for each in fusion.fields]
             return {**_body(fusion), "query": {"hybrid": {"queries": queries, "pagination_depth": near.depth}}}
 
@@ -310,7 +298,7 @@ class OpenSearch(_Lucene):
             differences.append(
                 "A request may return fewer documents than `size`, since passages are collapsed after it."
             )
-        return Translation(
+        return engine.Translation(
             f"hybrid query, {name}",
             request,
             self._formula(fusion, near),
@@ -321,7 +309,7 @@ class OpenSearch(_Lucene):
         )
 
 
-def _processor(near: Nearest) -> tuple[str, dict[str, Any]]:
+def _processor(near: engine.Nearest) -> tuple[str, dict[str, Any]]:
     """Return name and definition of the processor of the pipeline."""
     weights = {"parameters": {"weights": list(near.weights)}}
     if near.kind == "rrf":
@@ -347,8 +335,8 @@ class Elasticsearch(_Lucene):
 
     name = "elasticsearch"
     kinds = ("sum", "minmax", "l2", "rrf")
-    values: ClassVar[Mapping[Kind, Transform]] = {"minmax": min_max_of_elasticsearch, "l2": euclidean}
-    differences: ClassVar[Mapping[Kind, str]] = {
+    values: ClassVar[_Values] = {"minmax": min_max_of_elasticsearch, "l2": euclidean}
+    differences: ClassVar[Mapping[engine.Kind, str]] = {
         "minmax": "A single hit, or hits with equal scores, keep their score; ours have the value 1."
     }
     product = "dotProduct(params.{name}, '{name}')"
@@ -361,10 +349,10 @@ class Elasticsearch(_Lucene):
             "index_options": {"type": "flat" if served.exact(name) else "hnsw"},
         }
 
-    def _bm25_factor(self, fusion: Fusion) -> float:
+    def _bm25_factor(self, fusion: engine.Fusion) -> float:
         return 1 + fusion.k1
 
-    def _fused(self, fusion: Fusion, near: Nearest) -> Translation:
+    def _fused(self, fusion: engine.Fusion, near: engine.Nearest) -> engine.Translation:
         """Return one weighted retriever per field, in a retriever that fuses them."""
         normalizer = {"minmax": "minmax", "l2": "l2_norm"}.get(near.kind)
         name, title = "linear", f"linear retriever, {normalizer}"
@@ -374,13 +362,13 @@ class Elasticsearch(_Lucene):
             name, title, needs = "rrf", "rrf retriever", "weights of the retriever rrf need Elasticsearch 9.2"
             of_list, of_all = {}, {"rank_constant": near.constant}
 
-        def retriever(query: Query, each: Field) -> dict[str, Any]:
+        def retriever(query: engine.Query, each: engine.Field) -> dict[str, Any]:
             if each.dim is None:
                 return {"standard": {"query": _match(query)}}
             depth = {"k": near.depth, "num_candidates": near.depth}
             return {"knn": {"field": each.name, "query_vector": query[each.name], **depth}}
 
-        def request(query: Query) -> dict[str, Any]:
+        def request(query: engine.Query) -> dict[str, Any]:
             lists = [
                 {"retriever": retriever(query, each), "weight": weight, **of_list}
                 for each, weight in zip(fusion.fields, near.weights, strict=True)
@@ -388,7 +376,7 @@ class Elasticsearch(_Lucene):
             fused = {"retrievers": lists, "rank_window_size": near.depth, **of_all}
             return {**_body(fusion), "retriever": {name: fused}}
 
-        return Translation(
+        return engine.Translation(
             title,
             request,
             self._formula(fusion, near),

@@ -7,26 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybrid_cli.exports import engine
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import (
-    TIES,
-    TIMEOUT,
-    Formula,
-    Fusion,
-    Live,
-    Nearest,
-    Query,
-    Tables,
-    Translation,
-    collection_in,
-    hits_of,
-    missing_package,
-    nearest,
-    no_collection,
-    one_line,
-    refusal,
-    unreachable,
-)
 from hybrid_cli.fusion.methods import Transform, dbsf, reciprocal_rank
 
 if TYPE_CHECKING:
@@ -87,7 +69,7 @@ client.close()
 '''
 
 
-class Qdrant(Tables):
+class Qdrant(engine.Tables):
     """Qdrant: tables for `load.py`, which creates the collection, and a formula over nested prefetches."""
 
     name = "qdrant"
@@ -98,30 +80,32 @@ class Qdrant(Tables):
         """See `Tables`."""
         return {"load.py": _LOAD.format(vectors=served.dims), "ask.py": _ASK}
 
-    def translate(self, fusion: Fusion) -> Translation:
+    def translate(self, fusion: engine.Fusion) -> engine.Translation:
         """See `Engine`."""
-        near = nearest(fusion, ("sum", "dbsf", "rrf"), self.name)
+        near = engine.nearest(fusion, ("sum", "dbsf", "rrf"), self.name)
         of_list: dict[str, dict[str, Any]] = {"rrf": {"rrf": {"k": near.constant + 1}}, "dbsf": {"fusion": "dbsf"}}
         inner = of_list.get(near.kind)
         depth = fusion.documents if inner is None else near.depth  # a sum is exact over all documents
         values: Transform = dbsf if near.kind == "dbsf" else partial(reciprocal_rank, k=near.constant)
-        return Translation(
+        return engine.Translation(
             "weighted sum of scores" if inner is None else f"weighted sum of {near.kind} of each list",
             lambda query: _request(fusion, near, inner, depth, query),
-            Formula(near.weights)
+            engine.Formula(near.weights)
             if inner is None
-            else Formula(near.weights, (values,) * len(near.weights), near.depth),
-            differences=[*near.differences, *([] if inner is None else [TIES])],
+            else engine.Formula(near.weights, (values,) * len(near.weights), near.depth),
+            differences=[*near.differences, *([] if inner is None else [engine.TIES])],
             load="pip install 'qdrant-client>=1.16' pyarrow\npython load.py FOLDER  # or the URL of a server",
             ask="python ask.py FOLDER",
         )
 
-    def connect(self, address: str) -> Live:
+    def connect(self, address: str) -> engine.Live:
         """See `Engine`."""
         return _Collection(address)
 
 
-def _request(fusion: Fusion, near: Nearest, inner: dict[str, Any] | None, depth: int, query: Query) -> dict[str, Any]:
+def _request(
+    fusion: engine.Fusion, near: engine.Nearest, inner: dict[str, Any] | None, depth: int, query: engine.Query
+) -> dict[str, Any]:
     """Return the body of `query points`.
 
     Args:
@@ -142,7 +126,7 @@ def _request(fusion: Fusion, near: Nearest, inner: dict[str, Any] | None, depth:
         lists.append(one if inner is None else {"prefetch": [one], "query": inner, "limit": depth})
     defaults = {f"$score[{number}]": 0.0 for number in range(len(lists))}
     formula = {"formula": {"sum": terms}, "defaults": defaults}
-    return {"prefetch": lists, "query": formula, "limit": hits_of(fusion), "with_payload": ["docid", "title"]}
+    return {"prefetch": lists, "query": formula, "limit": engine.hits_of(fusion), "with_payload": ["docid", "title"]}
 
 
 class _Collection:
@@ -152,18 +136,18 @@ class _Collection:
         try:
             import qdrant_client
         except ImportError:
-            raise missing_package("qdrant", "qdrant-client") from None
-        self.address, self.name = collection_in(address)
+            raise engine.missing_package("qdrant", "qdrant-client") from None
+        self.address, self.name = engine.collection_in(address)
         self._client: QdrantClient = self._opened(qdrant_client)
         if not self._asked(lambda: self._client.collection_exists(self.name)):
             self.close()  # a folder has one client at a time
-            raise no_collection("qdrant", address, self.name)
+            raise engine.no_collection("qdrant", address, self.name)
 
     def _opened(self, library: Any) -> QdrantClient:
         if "://" in self.address:
-            return library.QdrantClient(url=self.address, timeout=int(TIMEOUT), check_compatibility=False)  # type: ignore[no-any-return]
+            return library.QdrantClient(url=self.address, timeout=int(engine.TIMEOUT), check_compatibility=False)  # type: ignore[no-any-return]
         if not Path(self.address, "meta.json").is_file():
-            raise unreachable("qdrant", self.address, "no folder of Qdrant's local mode")
+            raise engine.unreachable("qdrant", self.address, "no folder of Qdrant's local mode")
         return self._asked(lambda: library.QdrantClient(path=self.address))  # type: ignore[no-any-return]
 
     def _asked(self, call: Any) -> Any:
@@ -172,9 +156,9 @@ class _Collection:
         try:
             return call()
         except ResponseHandlingException as error:
-            raise unreachable("qdrant", self.address, one_line(error)) from None
+            raise engine.unreachable("qdrant", self.address, engine.one_line(error)) from None
         except (UnexpectedResponse, RuntimeError, ValueError) as error:  # such as a feature of a later version
-            raise refusal("qdrant", self.address, one_line(error)) from None
+            raise engine.refusal("qdrant", self.address, engine.one_line(error)) from None
 
     def count(self) -> int:
         """See `Live`."""

@@ -18,20 +18,9 @@ from hybrid_cli import console
 from hybrid_cli.artifacts.belonging import check_common
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation import accuracy, buckets
+from hybrid_cli.evaluation import accuracy, buckets, complementarity
 from hybrid_cli.evaluation.buckets import HARD, Buckets
-from hybrid_cli.evaluation.complementarity import (
-    CUTOFFS,
-    RBO_DEPTH,
-    Sets,
-    changes,
-    first_relevant,
-    most_changed,
-    overlap,
-    rbo,
-    sets,
-    tally,
-)
+from hybrid_cli.evaluation.complementarity import CUTOFFS, RBO_DEPTH, Sets, changes, first_relevant, most_changed
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth, text_files
 from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
@@ -179,15 +168,16 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
         hits = [Hit(docid, *texts_by_id.get(docid, ("", "")), (qid, docid) in judged) for docid in docids]
         return Listed(values.filter(run=run, qid=qid)["value"].item(), ranks[0] if len(ranks) else None, hits)
 
+    pair = heads[dense], heads[sparse]
     halves = buckets.easy_hard(first[sparse], sparse)
     groups = [halves, *group_queries(targets, queries, documents)]
     return Complement(
         dense=dense,
         sparse=sparse,
         measure=measure,
-        sets=[sets(first[dense], first[sparse], cutoff) for cutoff in CUTOFFS],
-        overlap=[_mean(overlap(heads[dense], heads[sparse], cutoff), first[dense]) for cutoff in CUTOFFS],
-        rbo=_mean(rbo(heads[dense], heads[sparse]), first[dense]),
+        sets=[complementarity.sets(first[dense], first[sparse], cutoff) for cutoff in CUTOFFS],
+        overlap=[_mean(complementarity.overlap(*pair, cutoff), first[dense]) for cutoff in CUTOFFS],
+        rbo=_mean(complementarity.rbo(*pair), first[dense]),
         depth=DEPTH,
         absent={name: len(first[name].join(head, on="qid", how="anti")) for name, head in heads.items()},
         contests=[
@@ -278,7 +268,7 @@ def _mean(values: pl.DataFrame, queries: pl.DataFrame) -> float:
 def contest(values: pl.DataFrame, run: str, bases: Sequence[str], measure: str) -> Contest:
     """Compare a run with the best of one or two others, query by query."""
     changed = changes(values, run, bases, measure)
-    return Contest(run, better_of(bases), *tally(changed), float(changed["change"].to_numpy().mean()))
+    return Contest(run, better_of(bases), *complementarity.tally(changed), float(changed["change"].to_numpy().mean()))
 
 
 def better_of(runs: Sequence[str]) -> str:

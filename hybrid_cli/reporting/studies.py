@@ -24,19 +24,9 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.measures import parse_measures
 from hybrid_cli.perturbations.attacks import ATTACKS
+from hybrid_cli.reporting import summary as summaries
 from hybrid_cli.reporting.plan import OVERLAP, EvaluationPlan
-from hybrid_cli.reporting.summary import (
-    Summary,
-    describe_test,
-    different,
-    legend,
-    lettered,
-    marks,
-    marks_in_words,
-    significant,
-    tests_of,
-    with_letter,
-)
+from hybrid_cli.reporting.summary import Summary, describe_test, different, legend, lettered
 from hybrid_cli.reporting.tables import Result, Table, figure
 from hybrid_cli.settings.analysis import Evaluate
 from hybrid_cli.storage import PROBABILITY, Kind
@@ -208,14 +198,14 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> Result:
         ],
         how="vertical_relaxed",
     )
-    tests = tests_of(settings)
+    tests = summaries.tests_of(settings)
     content = {
         "rows": table.to_dicts(),
         "baselines": baselines,
         "comparisons": comparisons.fill_nan(None).to_dicts(),
         **{name: tests[name] for name in ("test", "correction", "alpha")},
     }
-    shown = [_rows_table(table, measures, marks(comparisons, baselines, tests), baselines)]
+    shown = [_rows_table(table, measures, summaries.marks(comparisons, baselines, tests), baselines)]
     return Result([*shown, *_rows_legend(table, baselines, tests)], content, table.to_dicts())
 
 
@@ -232,7 +222,7 @@ def _rows_table(
                 spread = f" ({figure(cell['low'])} to {figure(cell['high'])})"
             mean = "undefined" if cell["mean"] is None else figure(cell["mean"])
             texts[cell["measure"]] = mean + letters.get((str(row), cell["measure"]), "") + spread
-        head = [with_letter(str(row), baselines), str(cells["seeds"][-1])]
+        head = [summaries.with_letter(str(row), baselines), str(cells["seeds"][-1])]
         rows[str(row)] = [*head, *(texts.get(name, "") for name in measures)]
     return Table(["row", "seeds", *measures], list(rows.values()), stacked=True)
 
@@ -248,7 +238,7 @@ def _rows_legend(table: pl.DataFrame, baselines: Sequence[str], tests: Mapping[s
         yield "RoC is undefined where a seed has no query with a relevant document in its top hits."
     if baselines:
         test = describe_test(tests, "all rows per measure", " on each query's mean over the seeds")
-        yield f"{marks_in_words(baselines)}: {test}."
+        yield f"{summaries.marks_in_words(baselines)}: {test}."
 
 
 def roc(values: pl.DataFrame, sparse: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -369,7 +359,8 @@ def _attack_tables(
     summary: Summary, drops: Summary, against: pl.DataFrame, names: Mapping[str, str]
 ) -> Iterator[Table]:
     """Yield a table per measure, with a row per system."""
-    stars, letters = set(different(against, drops.settings).select("run", "measure").iter_rows()), significant(drops)
+    stars = set(different(against, drops.settings).select("run", "measure").iter_rows())
+    letters = summaries.significant(drops)
     for measure in drops.measures:
         rows = []
         for system in drops.runs:

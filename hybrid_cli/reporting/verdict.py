@@ -51,18 +51,9 @@ class Verdict:
         """
         differences = run[1] - baseline[1]
         gains = differences if gains is None else gains
-        return cls(
-            measure,
-            baseline[0],
-            run[0],
-            float(baseline[1].mean()),
-            float(run[1].mean()),
-            interval(differences),
-            int((gains > _TIE).sum()),
-            int((gains < -_TIE).sum()),
-            len(differences),
-            queries_to_tell(differences),
-        )
+        means = float(baseline[1].mean()), float(run[1].mean())
+        counts = int((gains > _TIE).sum()), int((gains < -_TIE).sum()), len(differences)
+        return cls(measure, baseline[0], run[0], *means, interval(differences), *counts, queries_to_tell(differences))
 
     @classmethod
     def stored(cls, content: Mapping[str, Any]) -> Verdict:
@@ -100,13 +91,8 @@ def evidence_sentence(run: str, measure: str, evidence: Evidence) -> str:
     if evidence.probability is None:
         return f"{run} against {evidence.baseline}: {evidence.queries:,} judged queries say nothing about {measure}."
     low, high = with_sign(evidence.low, 3), with_sign(evidence.high, 3)
-    rest = {
-        "better": "decided",
-        "worse": "decided",
-        "undecided": "undecided"
-        if evidence.more is None
-        else f"about {evidence.more:,} more judged queries would decide",
-    }[evidence.outcome]
+    rest = "decided" if evidence.outcome != "undecided" else "undecided"
+    rest = rest if evidence.more is None else f"about {evidence.more:,} more judged queries would decide"
     shown = figure(min(max(evidence.probability, _SURE), 1 - _SURE), 3)
     return (
         f"{run} beats {evidence.baseline} with probability {shown}: {measure} "

@@ -11,17 +11,10 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.judged import reused, warn_raters
+from hybrid_cli.reporting import studies
 from hybrid_cli.reporting.agreement import machine_labels, people_agreement
 from hybrid_cli.reporting.complement import Texts, complement
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
-from hybrid_cli.reporting.studies import (
-    aggregate,
-    answerable,
-    check_rows,
-    over_seeds,
-    robustness,
-    systems_and_attacks,
-)
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
 from hybrid_cli.reporting.tables import Result
 from hybrid_cli.settings import Evaluate
@@ -41,7 +34,7 @@ def evaluate(settings: Evaluate) -> Summary | Result:
         InputError: unknown measure, missing file, or unknown run.
     """
     if settings.study == "aggregate":
-        return aggregate(settings)
+        return studies.aggregate(settings)
     if settings.study == "agreement":
         return people_agreement([Path(path) for path in settings.inputs])
     with tempfile.TemporaryDirectory() as folder:
@@ -58,15 +51,15 @@ def _evaluated(settings: Evaluate) -> Summary | Result:
     if settings.machine is not None:
         return machine_labels(plan, settings.machine)
     if settings.study == "answerable":
-        return answerable(plan, text_files(judgments(settings), settings, plan.runs.values())[0])
+        return studies.answerable(plan, text_files(judgments(settings), settings, plan.runs.values())[0])
     if settings.study == "over-seeds":
-        check_rows(list(plan.runs), settings)
-        return over_seeds(_measured(plan, settings)[0], settings)
+        studies.check_rows(list(plan.runs), settings)
+        return studies.over_seeds(_measured(plan, settings)[0], settings)
     if settings.study == "robustness":
-        systems, _ = systems_and_attacks(list(plan.runs))
+        systems, _ = studies.systems_and_attacks(list(plan.runs))
         baselines = chosen_baselines(settings.baseline, systems)
         summary = summarize(plan, *_measured(plan, settings), settings, ())
-        return robustness(summary, baselines)
+        return studies.robustness(summary, baselines)
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     if plan.pair is None:
         return summarize(plan, *_measured(plan, settings), settings, baselines, reused=bool(too_high))
