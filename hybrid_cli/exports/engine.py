@@ -296,7 +296,7 @@ class Engine(ABC):
         """Write documents with vectors, and the schema that they need; return the number of documents."""
 
     def write_queries(self, served: Served, queries: pl.DataFrame, folder: Path, request: Request | None) -> None:
-        """Write `queries.jsonl`: qid, text, and the body of the request of a translation.
+        """Write `queries.jsonl`: qid, text, terms, and the body of the request of a translation.
 
         Args:
             served: the documents.
@@ -307,7 +307,8 @@ class Engine(ABC):
         assert request is not None  # only of formats
         with disk.create_text(folder / "queries.jsonl") as file:
             for query in served.with_terms(queries):
-                write_line(file, {"qid": query["qid"], "text": query["text"], "request": request(query)})
+                named = {name: query[name] for name in ("qid", "text", "terms")}
+                write_line(file, {**named, "request": request(query)})
 
     def connect(self, address: str) -> Live:
         """Connect to a collection that was loaded from an export.

@@ -176,14 +176,8 @@ def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:
     """Print the measurements of the candidates; see `indexes.auto.Candidate`."""
     rows = []
     for each in tried:
-        numbers = (
-            f"{each['documents']:,}",
-            f"{each['size']:,.0f}",
-            figure(each["recall"]),
-            f"{each['milliseconds']:.2f}",
-        )
-        measured = figure(each["recall"]), f"{each['milliseconds']:.2f}"
-        rows.append([each["index_type"], each["factory"], *sizes, *measured])
+        measured = f"{each['size']:,.0f}", figure(each["recall"]), f"{each['milliseconds']:.2f}"
+        rows.append([each["index_type"], each["factory"], f"{each['documents']:,}", *measured])
     headings = ["index type", "factory", "documents", "bytes/document", "recall@100", "ms/query"]
     console.table(headings, rows, left=["factory"])
 
