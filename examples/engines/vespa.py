@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import plugins
-from hybrid_cli.exports.documents import Served, json_rows, write_line
+from hybrid_cli.exports.documents import Served, write_line
 from hybrid_cli.exports.engine import (
     APPROXIMATE,
     Engine,
@@ -62,24 +62,22 @@ class Vespa(Engine):
     name = "vespa"
     lexical = IMPACTS
 
-    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+    def write(self, served: Served, folder: Path, advance: Advance) -> None:
         """See `Engine`."""
-        terms, count = served.terms.to_list(), 0
+        terms = served.terms.to_list()
         with disk.create_text(folder / "documents.jsonl") as file:
-            for row in json_rows(served.documents()):
+            for row in served.rows():
                 impacts = {terms[at]: value for at, value in zip(row["indices"], row["values"], strict=True)}
                 fields = {name: row[name] for name in ("docid", "title", "text")} | {IMPACTS: impacts}
                 fields[TERMS] = {term: round(_STEPS * value) for term, value in impacts.items()}
                 fields |= {name: row[name] for name in served.metadata if row[name] is not None}
                 fields |= {name: row[name] for name in served.dense}
                 write_line(file, {"put": f"id:hybrid:document::{row['docid']}", "fields": fields})
-                count += 1
                 advance(1)
         schemas = folder / APPLICATION / "schemas"
         schemas.mkdir(parents=True)
         disk.write_text(schemas / "document.sd", _schema(served))
         disk.write_text(folder / APPLICATION / "services.xml", _SERVICES)
-        return count
 
     def connect(self, address: str) -> Live:
         """See `Engine`."""

@@ -88,6 +88,11 @@ class Served:
             problem = f"no texts of {lost}; pass the collection of the index with --collection"
             raise path_error(self.corpora[-1], problem, code="other-corpus")
 
+    def rows(self, impacts: bool = True) -> Iterator[dict[str, Any]]:
+        """Yield the rows of `documents`."""
+        for frame in self.documents(impacts):
+            yield from frame.iter_rows(named=True)
+
     def _rows(self) -> list[Rows]:
         """Return, for each corpus, the rows of its documents in the lexical index; -1 for others and replaced ones."""
         known, later, tables = self.lexical.docids, pl.Series([], dtype=pl.String), []
@@ -176,12 +181,6 @@ def _sparse(matrix: Any) -> list[pl.Series]:
 
 def _dense(name: str, vectors: np.ndarray) -> pl.Series:
     return pl.Series(name, np.ascontiguousarray(vectors, np.float32))
-
-
-def json_rows(frames: Iterator[pl.DataFrame]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of documents."""
-    for frame in frames:
-        yield from frame.iter_rows(named=True)
 
 
 def write_line(file: Any, record: Mapping[str, Any]) -> None:

@@ -292,8 +292,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def write(self, served: Served, folder: Path, advance: Advance) -> int:
-        """Write documents with vectors, and the schema that they need; return the number of documents."""
+    def write(self, served: Served, folder: Path, advance: Advance) -> None:
+        """Write documents with vectors, and the schema that they need; advance by the number of written documents."""
 
     def write_queries(self, served: Served, queries: pl.DataFrame, folder: Path, request: Request | None) -> None:
         """Write `queries.jsonl`: qid, text, terms, and the body of the request of a translation.
@@ -343,9 +343,9 @@ class Parquet(Engine):
     name = "parquet"
     lexical = "values"
 
-    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+    def write(self, served: Served, folder: Path, advance: Advance) -> None:
         """See `Engine`."""
-        count, writer = 0, None
+        writer = None
         with disk.create(folder / "documents.parquet") as file, ExitStack() as opened:
             for frame in self.frames(served):
                 table = frame.to_arrow()
@@ -353,11 +353,9 @@ class Parquet(Engine):
                 if writer is None:
                     writer = opened.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
                 writer.write_table(table.cast(schema))
-                count += len(frame)
                 advance(len(frame))
         with disk.create(folder / "terms.parquet") as file:
             pl.DataFrame({"term": served.terms}).with_row_index("id").write_parquet(file)
-        return count
 
     def frames(self, served: Served) -> Iterator[pl.DataFrame]:
         """Yield the documents with the columns of the table."""
@@ -378,11 +376,11 @@ class Tables(Parquet):
 
     write_queries = Engine.write_queries
 
-    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+    def write(self, served: Served, folder: Path, advance: Advance) -> None:
         """See `Engine`."""
         for name, text in self.scripts(served).items():
             disk.write_text(folder / name, text)
-        return super().write(served, folder, advance)
+        super().write(served, folder, advance)
 
     @abstractmethod
     def scripts(self, served: Served) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.retrieved import removes_query
-from hybrid_cli.exports.comparison import fusion_of, judgments_for, loss_in_words, measure_loss
+from hybrid_cli.exports.comparison import Loss, fusion_of, judgments_for, loss_in_words, measure_loss
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import ENGINES, Engine, Fusion, Request, Translation
 from hybrid_cli.lexical.options import weighted_fields
@@ -51,7 +51,8 @@ def export_indexes(
     translation = engine.translate(fusion)
     scratch.mkdir(exist_ok=True)
     with console.progress("export", len(served.lexical.docids), "documents") as advance:
-        counts = {"document": engine.write(served, scratch, advance)}
+        engine.write(served, scratch, advance)
+    counts = {"document": len(served.lexical.docids)}
     request = translation.request if translation else None
     queries = _write_queries(engine, served, request, scratch, settings)
     counts |= {} if queries is None else {"query": len(queries)}
@@ -63,17 +64,10 @@ def export_indexes(
     for name, text in {**texts, **translation.files}.items():
         (scratch / name).parent.mkdir(parents=True, exist_ok=True)
         disk.write_text(scratch / name, text)
-    names = sorted(path.relative_to(scratch).as_posix() for path in scratch.rglob("*") if path.is_file())
     reranked = files is not None and files.stored.reranker is not None
-    disk.write_text(scratch / "README.md", _note(engine, fusion, translation, names, loss, reranked))
-    described = {
-        "name": engine.name,
-        "fusion": translation.name,
-        "differences": list(translation.differences),
-        "ran": engine.ran,
-        "loss": loss,
-    }
-    return console.counted(**counts), described
+    disk.write_text(scratch / "README.md", _note(engine, fusion, translation, loss, reranked))
+    described = {"name": engine.name, "fusion": translation.name, "differences": list(translation.differences)}
+    return console.counted(**counts), {**described, "ran": engine.ran, "loss": loss}
 
 
 _NOTE = """\
@@ -81,8 +75,6 @@ _NOTE = """\
 
 Fusion: {method} (weights: {weights}; depth {depth:,}).
 In {engine}: {translated}. {tested}
-
-Files: {files}.
 
 In the request `query.json`, names stand for the text, the terms and the vectors of a query; a line of
 `queries.jsonl`, which `--split` writes, has the whole request.
@@ -104,21 +96,13 @@ In the request `query.json`, names stand for the text, the terms and the vectors
 """
 
 
-def _note(
-    engine: Engine,
-    fusion: Fusion,
-    translation: Translation,
-    files: Sequence[str],
-    loss: Mapping[str, Any] | None,
-    reranked: bool,
-) -> str:
+def _note(engine: Engine, fusion: Fusion, translation: Translation, loss: Loss | None, reranked: bool) -> str:
     """Return the note of an export.
 
     Args:
         engine: the engine.
         fusion: fusion of the retriever.
         translation: the fusion in the words of the engine.
-        files: names of the files.
         loss: measured loss; None without judged queries.
         reranked: the retriever has a reranker.
     """
@@ -134,7 +118,6 @@ def _note(
         depth=fusion.depth,
         translated=translation.name,
         tested=tested,
-        files=", ".join(f"`{name}`" for name in files),
         load=translation.load,
         ask=translation.ask,
         differences="\n".join(differences),
@@ -155,9 +138,7 @@ def _write_queries(
     return read
 
 
-def _loss(
-    files: RetrieverFiles, translation: Translation, queries: pl.DataFrame, settings: Export
-) -> dict[str, Any] | None:
+def _loss(files: RetrieverFiles, translation: Translation, queries: pl.DataFrame, settings: Export) -> Loss | None:
     """Return the measured loss; None if the queries have no judgments."""
     assert settings.collection is not None
     assert settings.split is not None

@@ -7,7 +7,7 @@ the copies name each other by relative path, and the rest of their inputs as bef
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os.path import relpath
 from pathlib import Path
 
@@ -23,55 +23,33 @@ from hybrid_cli.storage import Kind, disk, layout
 FOLDER = "folder"  # the format
 
 
-@dataclass(frozen=True)
-class _Sources:
-    """What a retriever needs: recorded fingerprint -> file or folder."""
+def _parts(files: RetrieverFiles) -> dict[str, Part]:
+    """Return recorded fingerprint -> file or folder that a retriever needs, with its place in the folder.
 
-    indexes: Mapping[str, Path]
-    models: Mapping[str, Path]
-    texts: Mapping[str, Path]
+    An encoder inside an index, and models of Python packages, are not among them.
 
-    @classmethod
-    def of(cls, files: RetrieverFiles) -> _Sources:
-        """Find what a retriever needs.
-
-        Raises:
-            InputError: an encoder, the reranker or a corpus is missing.
-        """
-        indexes = {
-            stored["fingerprint"]: path for stored, path in zip(files.stored.indexes, files.indexes, strict=True)
-        }
-        models, texts = dict(_reranker(files)), dict[str, Path]()
-        for index, manifests in zip(files.indexes, files.manifests, strict=True):
-            for shard, manifest in zip(shards_of(index), manifests, strict=True):
-                models |= _encoder(shard, manifest)
-                texts |= {corpus.fingerprint: corpus.path for corpus in recorded_corpora(manifest).values()}
-        if lost := next((path for path in texts.values() if not path.exists()), None):
-            problem = f"its corpus {lost} is missing; move it back, or compose the retriever of indexes of another one"
-            raise path_error(files.folder, problem, code="corpus-missing", corpus=lost)
-        warn_lost(corpora_of(files.manifests), "its texts may be of other documents; build the indexes again")
-        return cls(indexes, models, texts)
-
-    def parts(self) -> dict[str, Part]:
-        """Return fingerprint -> place in the folder."""
-        return {
-            fingerprint: Part(f"{folder}/{name.replace('/', '-')}", path)
-            for folder, sources in (("indexes", self.indexes), ("models", self.models), ("texts", self.texts))
-            for name, (fingerprint, path) in zip(short_names([*sources.values()]), sources.items(), strict=True)
-        }
-
-
-def _encoder(index: Path, manifest: Manifest) -> dict[str, Path]:
-    """Return the encoder of an index by fingerprint; empty if the index has one inside, or a package provides it."""
-    recorded = manifest.inputs.get("model")
-    if recorded is None or (index / layout.INDEX_ENCODER).is_dir() or _is_packaged(recorded.get("name")):
-        return {}
-    return {recorded["fingerprint"]: find_model(index, manifest)}
-
-
-def _reranker(files: RetrieverFiles) -> Iterator[tuple[str, Path]]:
+    Raises:
+        InputError: an encoder, the reranker or a corpus is missing.
+    """
+    indexes = {stored["fingerprint"]: path for stored, path in zip(files.stored.indexes, files.indexes, strict=True)}
+    models, texts = dict[str, Path](), dict[str, Path]()
     if (stored := files.stored.reranker) is not None and not _is_packaged(str(stored["model"])):
-        yield str(stored["fingerprint"]), resolve(reranker_path(files.folder, stored), local=True)
+        models[str(stored["fingerprint"])] = resolve(reranker_path(files.folder, stored), local=True)
+    for index, manifests in zip(files.indexes, files.manifests, strict=True):
+        for shard, manifest in zip(shards_of(index), manifests, strict=True):
+            recorded = manifest.inputs.get("model")
+            if recorded and not (shard / layout.INDEX_ENCODER).is_dir() and not _is_packaged(recorded.get("name")):
+                models[recorded["fingerprint"]] = find_model(shard, manifest)
+            texts |= {corpus.fingerprint: corpus.path for corpus in recorded_corpora(manifest).values()}
+    if lost := next((path for path in texts.values() if not path.exists()), None):
+        problem = f"its corpus {lost} is missing; move it back, or compose the retriever of indexes of another one"
+        raise path_error(files.folder, problem, code="corpus-missing", corpus=lost)
+    warn_lost(corpora_of(files.manifests), "its texts may be of other documents; build the indexes again")
+    return {
+        fingerprint: Part(f"{folder}/{name.replace('/', '-')}", path)
+        for folder, sources in (("indexes", indexes), ("models", models), ("texts", texts))
+        for name, (fingerprint, path) in zip(short_names([*sources.values()]), sources.items(), strict=True)
+    }
 
 
 def _is_packaged(name: str | None) -> bool:
@@ -91,7 +69,7 @@ def write_folder(retriever: Path, output: Path, overwrite: bool) -> Path:
         InputError: an index, an encoder, the reranker or a corpus is missing or has changed.
     """
     files, made = RetrieverFiles.read(retriever), artifacts.read_manifest(retriever, Kind.RETRIEVER)
-    parts = _Sources.of(files).parts()
+    parts = _parts(files)
     written = artifacts.open_output(
         output, Kind.RETRIEVER, made.stage, inputs=dict(_inputs(made, parts)), options=made.options, overwrite=overwrite
     )

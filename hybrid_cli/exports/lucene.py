@@ -13,7 +13,7 @@ import polars as pl
 
 from hybrid_cli.errors import option_error
 from hybrid_cli.exports import engine
-from hybrid_cli.exports.documents import Served, json_rows, write_line
+from hybrid_cli.exports.documents import Served, write_line
 from hybrid_cli.fusion.methods import Transform, euclidean, of_query, reciprocal_rank
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.lexical.analysis import ENGLISH
@@ -72,20 +72,18 @@ class _Lucene(engine.Engine):
             reason = f"analyzes English, the index has language {served.lexical.language}; use parquet or qdrant"
             raise option_error("format", self.name, reason, code="other-language")
 
-    def write(self, served: Served, folder: Path, advance: Advance) -> int:
+    def write(self, served: Served, folder: Path, advance: Advance) -> None:
         """See `Engine`."""
-        count, passages = 0, are_passages(served.lexical.docids)
+        passages = are_passages(served.lexical.docids)
         with disk.create_text(folder / "documents.ndjson") as file:
-            for row in json_rows(served.documents(impacts=False)):
+            for row in served.rows(impacts=False):
                 write_line(file, {"index": {"_id": row["docid"]}})
                 source = {name: row[name] for name in ("title", "text", *served.metadata)}
                 source |= {_CONTENTS: "\n".join(row[name] for name in served.fields)}
                 source |= {_DOCUMENT: documents_of(pl.Series([row["docid"]]))[0]} if passages else {}
                 write_line(file, source | {name: row[name] for name in served.dense})
-                count += 1
                 advance(1)
         disk.write_text(folder / "index.json", json.dumps(self._index(served, passages), indent=2) + "\n")
-        return count
 
     def _index(self, served: Served, passages: bool) -> dict[str, Any]:
         """Return settings and mappings: one shard, and the analysis chain of Anserini's DefaultEnglishAnalyzer."""
@@ -213,20 +211,17 @@ def _composed(normalization: Transform, score: Transform) -> Transform:
     return lambda ours, rank: normalization(score(ours, rank), rank)
 
 
-class _Index:
+class _Index(engine.Server):
     """An index on a server."""
-
-    def __init__(self, name: str, address: str):
-        self._server = engine.Server(name, address)
 
     def count(self) -> int:
         """See `Live`."""
-        return int(self._server.ask(f"/{self._server.name}/_count")["count"])
+        return int(self.ask(f"/{self.name}/_count")["count"])
 
     def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
         """See `Live`."""
         pipeline = "?search_pipeline=hybrid" if "hybrid" in request.get("query", ()) else ""
-        answer = self._server.ask(f"/{self._server.name}/_search{pipeline}", request)
+        answer = self.ask(f"/{self.name}/_search{pipeline}", request)
         return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
 
     def close(self) -> None:
