@@ -10,6 +10,7 @@ import polars as pl
 from hybrid_cli import words
 
 EASY, HARD = "Easy", "Hard"
+CUTOFF = 10  # of the reciprocal rank that decides; ranks beyond it count as not found
 NO_OVERLAP, ALL_OVERLAP = "0", "1"
 _LENGTH_STEP, _LENGTH_STEPS = 40, 8
 _QUERY_STEP, _QUERY_STEPS = 4, 4
@@ -52,7 +53,7 @@ def means(values: pl.DataFrame, buckets: Buckets, measure: str) -> pl.DataFrame:
 # --------------------------------------------------------------------------------------------------- easy and hard
 
 
-def easy_hard(first_sparse: pl.DataFrame, name: str, cutoff: int = 10) -> Buckets:
+def easy_hard(first_sparse: pl.DataFrame, name: str) -> Buckets:
     """Split the queries in halves at the median score of the sparse run (RoC, section 4.2.2).
 
     Queries are ordered by reciprocal rank, then by qid, which orders the queries tied at the median. Of an odd number,
@@ -61,33 +62,29 @@ def easy_hard(first_sparse: pl.DataFrame, name: str, cutoff: int = 10) -> Bucket
     Args:
         first_sparse: qid, rank of the first relevant document of the sparse run; see `first_relevant`.
         name: name of the sparse run.
-        cutoff: ranks beyond it count as not found.
     """
-    scored = first_sparse.select("qid", value=_reciprocal(cutoff)).sort(["value", "qid"], descending=[True, False])
+    scored = first_sparse.select("qid", value=_RECIPROCAL).sort(["value", "qid"], descending=[True, False])
     half = len(scored) // 2
     bucket = pl.when(pl.int_range(pl.len()) < half).then(pl.lit(EASY)).otherwise(pl.lit(HARD))
     cut = scored["value"][half - 1] if half else 0.0
     tied = int((scored["value"] == cut).sum())
     median = f"{cut:.4f}".replace("0.", ".", 1)
     tie = f"; {tied:,} tied queries are ordered by qid" if tied > 1 else ""
-    note = f"split at the median MRR@{cutoff} ({median}){tie}"
+    note = f"split at the median MRR@{CUTOFF} ({median}){tie}"
     return Buckets(f"difficulty for {name}", (EASY, HARD), scored.select("qid", bucket=bucket), note)
 
 
-def share_above_sparse(
-    first: pl.DataFrame, first_sparse: pl.DataFrame, easy_or_hard: Buckets, cutoff: int = 10
-) -> float:
+def share_above_sparse(first: pl.DataFrame, first_sparse: pl.DataFrame, easy_or_hard: Buckets) -> float:
     """Return the fraction of Hard queries on which a run's reciprocal rank exceeds that of the sparse run."""
     hard = easy_or_hard.queries.filter(bucket=HARD).select("qid")
     ours, theirs = (
-        hard.join(ranks, on="qid", how="left", maintain_order="left").select(value=_reciprocal(cutoff))["value"]
+        hard.join(ranks, on="qid", how="left", maintain_order="left").select(value=_RECIPROCAL)["value"]
         for ranks in (first, first_sparse)
     )
     return int((ours > theirs).sum()) / len(hard) if len(hard) else 0.0
 
 
-def _reciprocal(cutoff: int) -> pl.Expr:
-    return pl.when(pl.col("rank") <= cutoff).then(1 / pl.col("rank")).otherwise(0.0)
+_RECIPROCAL = pl.when(pl.col("rank") <= CUTOFF).then(1 / pl.col("rank")).otherwise(0.0)
 
 
 # ------------------------------------------------------------------------------------------------ lengths and overlap

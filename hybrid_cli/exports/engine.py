@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.exports.documents import Served, write_line
 from hybrid_cli.fusion import lists
-from hybrid_cli.fusion.methods import METHODS, FusionRecipe, Rule, Transform, unchanged, weighted_mean, weighted_sum
+from hybrid_cli.fusion.methods import METHODS, FusionRecipe, Transform, unchanged, weighted_mean, weighted_sum
 from hybrid_cli.fusion.options import Missing
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.lexical.options import BM25Options
@@ -109,14 +109,12 @@ class Formula:
             `fusion.methods`; empty for raw scores. Score and rank are null if the field does not return the document.
         depth: hits of each field that are combined; None for the exact sum of raw scores of all documents.
         complete: a document that a field does not return has its exact score and rank among the candidates.
-        rule: how weighted values give a score.
     """
 
     weights: tuple[float, ...]
     values: tuple[Transform, ...] = ()
     depth: int | None = None
     complete: bool = False
-    rule: Rule = weighted_sum
 
     def run(self, candidates: Iterable[pl.DataFrame], qids: pl.Series, hits: int) -> Iterator[pl.DataFrame]:
         """Yield the run of the candidates of some queries at a time.
@@ -132,7 +130,7 @@ class Formula:
             for number, value in zip(numbers, self.values or [unchanged] * len(numbers), strict=True)
         ]
         present = [pl.col(f"score_{number}").is_not_null() for number in numbers]
-        score = self.rule([pl.col(f"value_{number}") for number in numbers], self.weights, present)
+        score = weighted_sum([pl.col(f"value_{number}") for number in numbers], self.weights, present)
         for block in candidates:
             frame = block.lazy().with_columns(values).select("docid", qid="query", score=score)
             run = ranked(frame, hits)

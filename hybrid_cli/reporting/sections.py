@@ -25,8 +25,8 @@ from hybrid_cli.reporting.complement import Complement, contest, contest_table
 from hybrid_cli.reporting.data import Findings, Match
 from hybrid_cli.reporting.page import Figure, Section, chart, colours, colours_at, line_chart, plain
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
-from hybrid_cli.reporting.summary import COUNTS, Summary, legend, means_table
-from hybrid_cli.reporting.tables import Table, count, figure, pseudo_note
+from hybrid_cli.reporting.summary import Summary, counts_table, legend, means_table
+from hybrid_cli.reporting.tables import Table, figure, pseudo_note
 from hybrid_cli.storage import Kind, layout
 
 DRAWN = (1, 10, 100)  # cutoffs with a Venn diagram
@@ -277,8 +277,6 @@ def overview_section(summary: Summary, lead: Match | None, reused: Sequence[str]
         f"the queries, seed {settings['seed']}). Bold: the highest mean of a column.",
         *(line for line in legend(summary) if not line.startswith("±")),
     ]
-    counted = ["run", *(COUNTS.get(name, name) for name in next(iter(summary.counts.values())))]
-    counts = [[run, *map(count, counts_of_run.values())] for run, counts_of_run in summary.counts.items()]
     tables = [replace(table, rows=rows, title="Means of all measures", notes=notes)]
     if lead:
         bases = dict.fromkeys([*lead.bases, *(name for name in summary.baselines if name != lead.run)])
@@ -286,7 +284,7 @@ def overview_section(summary: Summary, lead: Match | None, reused: Sequence[str]
         tables.insert(
             0, contest_table(contests, summary.measures[0], f"Queries on which {lead.run} is better, equal or worse")
         )
-    return Section("measures", "Measures", tables=tables, folded=[Table(counted, counts, "Numbers of queries")])
+    return Section("measures", "Measures", tables=tables, folded=[counts_table(summary)])
 
 
 # -------------------------------------------------------------------------------------------------------------- summary

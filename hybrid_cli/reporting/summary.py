@@ -23,7 +23,7 @@ from hybrid_cli.settings.analysis import Comparison, Evaluate
 
 _MAIN_MEASURE = "nDCG@10"
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
-COUNTS = {"missing": "unanswered (scored 0)"}
+_HEADINGS = {"missing": "unanswered (scored 0)"}
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,11 @@ class Summary:
 
     def result(self) -> Result:
         """Return the summary in the form of every format."""
-        names = [COUNTS.get(name, name) for name in next(iter(self.counts.values()))]
-        rows = [[run, *map(count, row.values())] for run, row in self.counts.items()]
         verdict = self.verdict
         compared = complement.result(self.complement) if self.complement else Result((), {})
         blocks = [
             means_table(self, lambda low, high: f" ±{figure((high - low) / 2, 3)}"),
-            Table(["queries", *names], rows, stacked=True),
+            counts_table(self),
             *legend(self),
             *compared.blocks,
             *([verdict.sentence()] if verdict else []),
@@ -249,6 +247,13 @@ def marks_in_words(baselines: Sequence[str], more: str = "better than", less: st
     letters = [RAISED[letter] for letter, _ in zip(LETTERS, baselines, strict=False)]
     words = ", ".join(f"{letter} {more} {name}" for letter, name in zip(letters, baselines, strict=True))
     return f"{words} ({BELOW}{letters[0]} {less})"
+
+
+def counts_table(summary: Summary) -> Table:
+    """Return the numbers of queries of each run."""
+    names = [_HEADINGS.get(name, name) for name in next(iter(summary.counts.values()))]
+    rows = [[run, *map(count, row.values())] for run, row in summary.counts.items()]
+    return Table(["run", *names], rows, "Numbers of queries", stacked=True)
 
 
 def lettered(summary: Summary, run: str) -> str:

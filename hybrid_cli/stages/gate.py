@@ -82,16 +82,14 @@ def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Result:
     """Write the baseline, with the deviations of the differences from the old one."""
     differences = stored.differences(now) if stored else {}
     known = dict(stored.deviations) if stored else {}
-    means: dict[str, tuple[float | None, float]] = {
-        name: (None, float(now.values([name]).mean())) for name in now.measures
-    }
+    means: dict[str, tuple[float | None, float]] = {}
     for name in now.measures:
-        if stored is None or name not in stored.measures:
-            continue
-        before, after = stored.values([name])[:, 0], now.values([name])[:, 0]
-        means[name] = float(before.mean()), float(after.mean())
-        if not differences and (before != after).any():
-            known[name] = float((after - before).std(ddof=1))
+        before, after = None, now.values([name])[:, 0]
+        if stored and name in stored.measures:
+            before = stored.values([name])[:, 0]
+            if not differences and (before != after).any():
+                known[name] = float((after - before).std(ddof=1))
+        means[name] = None if before is None else float(before.mean()), float(after.mean())
     replace(now, deviations={name: known[name] for name in now.measures if name in known}).write(path)
     return renewed(path, len(now.queries), means, differences)
 
@@ -160,9 +158,7 @@ class Measured:
             problem = "no judgment is relevant, so every value is 0; pass other judgments"
             raise path_error(plan.qrels, problem, code="nothing-relevant", count=count)
         if count < 2:
-            problem = (
-                "has one judged query, of which no deviation is known; judge more, of which about 50 show large drops"
-            )
+            problem = "has one judged query; judge more, of which about 50 show large drops"
             raise path_error(plan.qrels, problem, code="too-few-queries", count=count)
         ((name, run),) = plan.runs.items()
         queries, corpus = text_files(judgments(settings), settings, [run])
@@ -209,25 +205,21 @@ def compare(path: Path, stored: Baseline, now: Baseline, measures: Sequence[str]
 
 def lost_most(result: Gated, stored: Baseline, measured: Measured) -> list[Lost]:
     """Return the queries that lost most by the first measure that dropped, with their hits before and now."""
-    (test, *_) = result.dropped
-    now, name = measured.values, test.measure
-    pairs = zip(stored.qids, stored.values([name])[:, 0].tolist(), now.values([name])[:, 0].tolist(), strict=True)
-    lost = sorted(
-        ((qid, before, after) for qid, before, after in pairs if after < before), key=lambda row: row[2] - row[1]
-    )
-    lost = lost[:SHOWN]
+    now, name = measured.values, result.dropped[0].measure
+    before, after = (source.values([name])[:, 0].tolist() for source in (stored, now))
+    lost = [row for row in zip(stored.qids, before, after, strict=True) if row[2] < row[1]]
+    lost = sorted(lost, key=lambda row: row[2] - row[1])[:SHOWN]
     docids = [docid for qid, *_ in lost for source in (stored, now) for docid in source.queries[qid].hits]
-    texts = collections.texts(measured.corpus, pl.Series(docids, dtype=pl.String)) if measured.corpus else None
-    documents = (
-        {docid: (title or "", text or "") for docid, title, text in texts.iter_rows()} if texts is not None else {}
-    )
+    documents: dict[str, tuple[str, str]] = {}
+    if measured.corpus:
+        rows = collections.texts(measured.corpus, pl.Series(docids, dtype=pl.String)).iter_rows()
+        documents = {docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in rows}
     relevant = set(measured.judged.filter(pl.col("relevance") >= LEVEL).select("qid", "docid").iter_rows())
 
     def hits(source: Baseline, qid: str) -> list[Hit]:
-        known = [(docid, *documents.get(docid, ("", ""))) for docid in source.queries[qid].hits]
-        return [Hit(docid, title, text[:_TEXT_CHARACTERS], (qid, docid) in relevant) for docid, title, text in known]
+        known = source.queries[qid].hits
+        return [Hit(docid, *documents.get(docid, ("", "")), (qid, docid) in relevant) for docid in known]
 
     return [
-        Lost(qid, measured.texts.get(qid, ""), before, after, hits(stored, qid), hits(now, qid))
-        for qid, before, after in lost
+        Lost(qid, measured.texts.get(qid, ""), old, new, hits(stored, qid), hits(now, qid)) for qid, old, new in lost
     ]
