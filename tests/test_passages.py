@@ -16,7 +16,7 @@ from tiny_collection import TINY_DOCUMENTS, write_tiny_source
 from hybrid_cli import artifacts, open_index, open_retriever, runs
 from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.passages import GroupRule
-from hybrid_cli.reporting.judging_session import JudgedTexts
+from hybrid_cli.reporting.judging import JudgedTexts
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.runs import groups
 from hybrid_cli.settings import PrepareTrec

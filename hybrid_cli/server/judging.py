@@ -26,8 +26,9 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.retrieved import Pool, pools
 from hybrid_cli.inputs.files import read_text
 from hybrid_cli.inputs.json_values import make_typed, parse_json
-from hybrid_cli.reporting.judging import GRADES, REASONS
-from hybrid_cli.reporting.judging_session import (
+from hybrid_cli.reporting.judging import (
+    GRADES,
+    REASONS,
     ComparedRuns,
     JudgedQueries,
     JudgingSession,

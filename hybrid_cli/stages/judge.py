@@ -22,8 +22,7 @@ from hybrid_cli.evaluation.retrieved import Pool, pools
 from hybrid_cli.inputs.files import read_text
 from hybrid_cli.reporting import judging
 from hybrid_cli.reporting.agreement import conflicts, judgments_of_people
-from hybrid_cli.reporting.judging import QUIT, Judging
-from hybrid_cli.reporting.judging_session import QUERIES_AT_ONCE, ComparedRuns, JudgedTexts, JudgingSession, at_weights
+from hybrid_cli.reporting.judging import QUIT, ComparedRuns, JudgedTexts, Judging, JudgingSession
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.files import name_and_path
@@ -62,7 +61,7 @@ def judge(settings: Judge) -> Path:
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
     if settings.values()["judge"] == MACHINE:
-        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *at_weights(opened)], texts)
+        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *judging.at_weights(opened)], texts)
         return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
     if settings.adjudicate is not None:
         pooled = _conflicts(settings.adjudicate, texts)
@@ -197,7 +196,7 @@ def _by_machine(
 def _questions(pooled: Sequence[Pool], texts: JudgedTexts) -> Iterator[tuple[Pool, str, Question]]:
     """Yield every hit of the pools with its texts."""
     for number, pool in enumerate(pooled):
-        query, ahead = texts.queries[pool.qid], pooled[number : number + QUERIES_AT_ONCE]
+        query, ahead = texts.queries[pool.qid], pooled[number : number + judging.QUERIES_AT_ONCE]
         for docid in pool.docids:
             yield pool, docid, Question(query, *texts.of(docid, query, ahead))
 
