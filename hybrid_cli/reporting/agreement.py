@@ -152,12 +152,9 @@ def people_agreement(paths: Sequence[Path]) -> Result:
         shown = [["" if cell is None else str(cell) for cell in row] for row in differing.head(_SHOWN).rows()]
         blocks.append(Table(differing.columns, shown, left=2))
     files = ",".join(map(str, paths))
-    blocks.append(
-        f"{console.counted(conflict=len(differing))}; to settle: hybrid judge COLLECTION --adjudicate {files} "
-        f"--output {files if len(paths) == 1 else 'settled.tsv'}"
-        if len(differing)
-        else "No conflicts."
-    )
+    command = f"hybrid judge COLLECTION --adjudicate {files} --output {files if len(paths) == 1 else 'settled.tsv'}"
+    count = console.counted(conflict=len(differing))
+    blocks.append(f"{count}; to settle: {command}" if len(differing) else "No conflicts.")
     listed = [{"people": [a, b], **found.content()} for a, b, found in agreements]
     return Result(blocks, {"agreements": listed, "conflicts": differing.to_dicts()}, figures)
 
@@ -236,10 +233,9 @@ def machine_labels(plan: EvaluationPlan, machine: Path) -> Result:
     shown = ", ".join(f"{name} {_kappa_text(value)}" for name, value in kappas)
     legend = [f"{agreement.same:,} of {agreement.pairs:,} common grades are equal; Cohen's {shown}."]
     if len(both) >= LEAST_QUERIES:
-        legend.append(
-            f"± half the width of the 95% interval. Corrected: prediction-powered mean of {len(both):,} queries of "
-            f"people and {len(others):,} of the machine alone. It holds if the queries of people are a random sample."
-        )
+        queries = f"{len(both):,} queries of people and {len(others):,} of the machine alone"
+        legend.append(f"± half the width of the 95% interval. Corrected: prediction-powered mean of {queries}.")
+        legend.append("It holds if the queries of people are a random sample.")
     return Result([*blocks, *legend], {"agreement": agreement.content(), **counts, "estimates": estimates}, estimates)
 
 

@@ -95,11 +95,9 @@ def of_report(findings: Findings, match: Match, analyze: Analyze) -> tuple[str, 
     listed = changed.sort(pl.col("change").abs(), descending=True, maintain_order=True).head(_LISTED)["qid"]
     omitted, with_lists = len(changed) - len(listed), {*findings.helped["qid"], *findings.hurt["qid"]}
     left_out = f" The {omitted:,} queries that differ least are left out." if omitted else ""
-    text = (
-        f"{measure} of all judged queries.{left_out} The page has the lists of the "
-        f"{len(findings.helped) + len(findings.hurt)} queries that change most between {match.run} and {match.base}. "
-        "Words with the stem of a query word are marked."
-    )
+    lists = f"{len(with_lists)} queries that change most between {match.run} and {match.base}"
+    text = f"{measure} of all judged queries.{left_out} The page has the lists of the {lists}."
+    text += " Words with the stem of a query word are marked."
     texts = [words.head(findings.queries.get(qid, ""), _QUERY_CHARACTERS) for qid in listed]
     values = findings.summary.values.filter(measure=measure).with_columns(pl.col("value").round(6))
     by_run = [dict(values.filter(run=run).select("qid", "value").iter_rows()) for run in runs]

@@ -73,12 +73,8 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
             if part["index"] == index
         ]
         tables.show(Table(["part", "size", "read by a search"], cells, index))
-    tables.prose(
-        [
-            "memory: bytes that a search of the run's indexes reads. Latency: p50 and p95 of single queries on one "
-            "thread; a fused run searches its indexes in parallel."
-        ]
-    )
+    latency = "Latency: p50 and p95 of single queries on one thread; a fused run searches its indexes in parallel."
+    tables.prose(["memory: bytes that a search of the run's indexes reads.", latency])
 
 
 def _describe(described: Description) -> None:

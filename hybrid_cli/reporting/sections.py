@@ -77,10 +77,7 @@ def sections(
 def _absent_sections(findings: Findings, curves: bool, held: bool) -> Iterator[str]:
     """Yield the reason for each section that is left out."""
     if not findings.complement:
-        yield (
-            "Complementarity: needs two runs to compare. Without --complement DENSE SPARSE these are the only run of a "
-            "dense index and the only run of a lexical index, by their manifests."
-        )
+        yield "Complementarity: needs two runs, the only ones of a dense and of a lexical index, or --complement."
     reasons = {
         "Per query, and comparison of queries: need two runs.": findings.matches,
         "Query groups: need texts of queries and documents, of a collection or of two compared runs.": findings.groups,
@@ -304,10 +301,8 @@ def in_words(findings: Findings) -> list[str]:
         match, measure = findings.matches[-1], findings.measure
         found = contest(findings.summary.values, match.run, match.bases, measure)
         better = console.counted(query=found.wins)
-        sentences.append(
-            f"{match.run} is better than {found.base} on {better}, worse on {found.losses:,}, and ties on "
-            f"{found.ties:,}."
-        )
+        others = f"worse on {found.losses:,}, and ties on {found.ties:,}"
+        sentences.append(f"{match.run} is better than {found.base} on {better}, {others}.")
     return sentences
 
 
@@ -316,11 +311,10 @@ def _best(summary: Summary) -> Iterator[str]:
     ranking = sorted(summary.runs, key=lambda run: -means[run, measure])
     best = ranking[0]
     if len(ranking) == 1:
-        low, high = summary.ends[best, measure]
-        yield (
-            f"{best} has {measure} {figure(means[best, measure])} over {summary.queries(measure):,} judged queries "
-            f"({summary.settings['confidence']:.0%} interval {figure(low, 3)} to {figure(high, 3)})."
-        )
+        low, high = (figure(end, 3) for end in summary.ends[best, measure])
+        interval = f"({summary.settings['confidence']:.0%} interval {low} to {high})"
+        mean = f"{measure} {figure(means[best, measure])}"
+        yield f"{best} has {mean} over {summary.queries(measure):,} judged queries {interval}."
         return
     yield f"{best} has the highest {measure}, {figure(means[best, measure])}."
     compared = summary.comparisons.filter(measure=measure)
@@ -353,15 +347,11 @@ def _p(p: float) -> str:
 def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
     cut = next(sets for sets in complement.sets if sets.cutoff == SUMMARY_CUTOFF)
     dense, sparse = complement.dense, complement.sparse
-    yield (
-        f"{dense} has a relevant document in its top {cut.cutoff} hits for {_count_of(cut.dense, cut.queries)} "
-        f"queries, {sparse} for {cut.sparse:,}."
-    )
+    found = f"{_count_of(cut.dense, cut.queries)} queries, {sparse} for {cut.sparse:,}"
+    yield f"{dense} has a relevant document in its top {cut.cutoff} hits for {found}."
     if cut.dense:
-        yield (
-            f"Only {dense} answers {cut.dense_only:,} (RoC {figure(cut.roc, 2)}), only {sparse} "
-            f"{cut.sparse_only:,}, neither {cut.fail:,}."
-        )
+        others = f"only {sparse} {cut.sparse_only:,}, neither {cut.fail:,}"
+        yield f"Only {dense} answers {cut.dense_only:,} (RoC {figure(cut.roc, 2)}), {others}."
     run = findings.matches[-1].run
     reached = sets(findings.kept[run].first, findings.kept[sparse].first, cut.cutoff).dense
     ours = "" if run == dense else f"; {run} answers {reached:,}"

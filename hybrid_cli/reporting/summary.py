@@ -273,30 +273,23 @@ def legend(summary: Summary, more: str = "better than", less: str = "worse") -> 
         more, less: phrases for a mean above and below the baseline's.
     """
     settings = summary.settings
-    yield (
-        f"± half the width of the {settings['confidence']:.0%} bootstrap interval of the mean "
-        f"({settings['resamples']:,} samples of the queries, seed {settings['seed']})."
-    )
+    draws = f"({settings['resamples']:,} samples of the queries, seed {settings['seed']})"
+    yield f"± half the width of the {settings['confidence']:.0%} bootstrap interval of the mean {draws}."
     if len(summary.comparisons):
         family = f"{console.counted(comparison=len(summary.comparisons) // len(summary.measures))} per measure"
-        yield (
-            f"{marks_in_words(summary.baselines, more, less)}: {describe_test(settings, family)}; "
-            f"n = {_sizes(summary)}."
-        )
+        marked = marks_in_words(summary.baselines, more, less)
+        yield f"{marked}: {describe_test(settings, family)}; n = {_sizes(summary)}."
     if "pseudo_queries" in settings:
         yield pseudo_note(settings["pseudo_queries"])
     if settings["nothing_relevant"]:
         level = settings["relevance_level"]
         graded = [name for name in summary.measures if level > 1 and uses_all_grades(name)]
-        yield (
-            f"{settings['nothing_relevant']:,} judged queries have no relevant document (grade {level} or higher) and "
-            f"score 0{', except in ' if graded else ''}{', '.join(graded)}."
-        )
+        score = f"score 0{', except in ' if graded else ''}{', '.join(graded)}"
+        count = f"{settings['nothing_relevant']:,} judged queries"
+        yield f"{count} have no relevant document (grade {level} or higher) and {score}."
     if "overlap_with" in settings:
-        yield (
-            f"RBO: rank-biased overlap with {settings['overlap_with']} (p = {RBO_P:g}, top {RBO_DEPTH} hits, "
-            "extrapolated)."
-        )
+        details = f"(p = {RBO_P:g}, top {RBO_DEPTH} hits, extrapolated)"
+        yield f"RBO: rank-biased overlap with {settings['overlap_with']} {details}."
 
 
 def describe_test(settings: Mapping[str, Any], family: str, values: str = "") -> str:

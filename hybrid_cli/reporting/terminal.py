@@ -130,10 +130,8 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences on the choice, its gain, and the worth of more judged queries."""
     best, queries, kept = tuned["best_single"], tuned["queries"], tuned.get("keeps_untuned", False)
     if kept:
-        yield (
-            f"Chosen: the untuned {tuned['method']}, whose {tuned['measure']} of {figure(tuned['score'])} is not below "
-            f"the {figure(tuned['held_out'])} of tuned weights on queries that they were not tuned on."
-        )
+        scores = f"whose {tuned['measure']} of {figure(tuned['score'])} is not below {figure(tuned['held_out'])}"
+        yield f"Chosen: the untuned {tuned['method']}, {scores}, that of tuned weights on held-out queries."
     else:
         if tuned["single_run_chosen"]:
             (used,) = (name for name, weight in zip(tuned["runs"], tuned["weights"], strict=True) if weight)
@@ -147,20 +145,15 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         clear = f"{best} alone is better" if tuned["gain_distinguishable"] and high < 0 else clear
         ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
         what, fair = ("Score", tuned["score"]) if kept else ("Held-out score", tuned["held_out"])
-        yield (
-            f"{what}: {figure(fair)} [{ends}]. Gain over {best} alone: {with_sign(tuned['gain'], 4)} "
-            f"[{with_sign(low, 4)}, {with_sign(high, 4)}], {clear} (95% intervals over {queries:,} judged queries)."
-        )
+        yield f"{what}: {figure(fair)} [{ends}] (95% intervals over {queries:,} judged queries)."
+        gain, low, high = (with_sign(value, 4) for value in (tuned["gain"], low, high))
+        yield f"Gain over {best} alone: {gain} [{low}, {high}], {clear}."
     if "machine_weight" in tuned:
-        yield (
-            f"Corrected by a machine, which judged these and {tuned['machine_queries']:,} more queries; its weight: "
-            f"{figure(tuned['machine_weight'], 2)} (0: useless, 1: as good as people)."
-        )
+        weight = f"{figure(tuned['machine_weight'], 2)} (0: useless, 1: as good as people)"
+        yield f"Corrected by a machine, which judged {tuned['machine_queries']:,} more queries; its weight: {weight}."
     if tuned["prior_queries"]:
-        yield (
-            f"Evidence: {1 - tuned['share_of_prior']:.0%} from the judged queries, {tuned['share_of_prior']:.0%} from "
-            f"other collections, which count for {tuned['prior_queries']:g} queries."
-        )
+        share, count = tuned["share_of_prior"], f"which count for {tuned['prior_queries']:g} queries"
+        yield f"Evidence: {1 - share:.0%} from the judged queries, {share:.0%} from other collections, {count}."
     else:
         yield f"Evidence: the judged queries alone; no prior of other collections, since {tuned['no_prior']}."
     worth = tuned["worth_of_ten_more"]
@@ -293,13 +286,9 @@ def show_calibration(stored: Mapping[str, Any]) -> None:
         rows,
         left=["reliability (bar: relevant, |: probability)"],
     )
-    prose(
-        [
-            f"Expected calibration error: {figure(stored['error'])} for the first ten hits of left-out queries, a "
-            f"fifth of them without their relevant documents ({stored['queries']:,} judged queries, "
-            f"{stored['relevant']:,} relevant hits). Unjudged documents count as not relevant."
-        ]
-    )
+    counts = f"{stored['queries']:,} judged queries, {stored['relevant']:,} relevant hits"
+    error = f"Expected calibration error: {figure(stored['error'])} for the first ten hits of left-out queries"
+    prose([f"{error} ({counts}).", "Unjudged documents count as not relevant."])
 
 
 def _bar(probability: float, relevant: float) -> str:

@@ -78,12 +78,10 @@ class Verdict:
             more = None if self.needed is None else self.needed - self.queries
             rest = f"; about {more:,} more would, if the difference is what it seems" if more and more > 0 else ""
             return f"{means}: {self.queries:,} judged queries cannot tell which is better{rest}."
-        low, high = self.interval or (0.0, 0.0)
+        low, high = map(with_sign, self.interval or ())
         advice = "" if self.outcome == "better" else f" Keep {self.baseline}."
-        return (
-            f"{means} ({with_sign(self.after - self.before)}, 95% interval {with_sign(low)} to {with_sign(high)}): "
-            f"better on {self.wins:,} of {self.queries:,} queries, worse on {self.losses:,}.{advice}"
-        )
+        counts = f"better on {self.wins:,} of {self.queries:,} queries, worse on {self.losses:,}"
+        return f"{means} ({with_sign(self.after - self.before)}, 95% interval {low} to {high}): {counts}.{advice}"
 
 
 def evidence_sentence(run: str, measure: str, evidence: Evidence) -> str:
@@ -94,7 +92,5 @@ def evidence_sentence(run: str, measure: str, evidence: Evidence) -> str:
     rest = "decided" if evidence.outcome != "undecided" else "undecided"
     rest = rest if evidence.more is None else f"about {evidence.more:,} more judged queries would decide"
     shown = figure(min(max(evidence.probability, _SURE), 1 - _SURE), 3)
-    return (
-        f"{run} beats {evidence.baseline} with probability {shown}: {measure} "
-        f"{with_sign(evidence.difference, 3)}, {low} to {high} however often one looks; {rest}."
-    )
+    difference = f"{with_sign(evidence.difference, 3)}, {low} to {high} however often one looks"
+    return f"{run} beats {evidence.baseline} with probability {shown}: {measure} {difference}; {rest}."
