@@ -41,7 +41,7 @@ def made(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("passages")
     write_tiny_source(folder)
     files: Any = {
-        "topics": {split: folder / f"topics.{split}.tsv" for split in ("train", "test")},
+        "queries": {split: folder / f"topics.{split}.tsv" for split in ("train", "test")},
         "qrels": {split: folder / f"qrels.{split}.txt" for split in ("train", "test")},
     }
     prepare(PrepareTrec(folder / "docs.jsonl", **files, split_passages=5, output=folder / "passages"))

@@ -134,7 +134,7 @@ def test_options_of_other_kinds_of_index_are_refused(tiny: Path, lexical: Path, 
     """Not ignored; a retriever is searched as it was composed."""
     retriever = compose([lexical, dense], method="rrf", output=tmp_path / "retriever")
     others: dict[Path, dict[str, Any]] = {
-        dense: {"rm3": True, "engine": "lucene", "k1": 0.9, "nprobe": 8, "binary_k": 8, "impact_bits": "8"},
+        dense: {"rm3": True, "engine": "lucene", "k1": 0.9, "nprobe": 8, "binary_k": 8},
         lexical: {"model": "minilm", "weight": 1.0, "binary_k": 8, "fb_docs": 3, "weights": "1,2"},
         retriever: {"k1": 2.0},
     }
