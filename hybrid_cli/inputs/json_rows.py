@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import Location, byte_lines, is_parquet, limits, located_lines, open_binary, plain_suffix
-from hybrid_cli.inputs.json_values import mismatch_of_fields
+from hybrid_cli.inputs.json_values import describe_value, mismatch_of_fields
 
 JSON_LINES = (".jsonl", ".json", ".ndjson")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -62,7 +62,7 @@ def records(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, dict[s
     bound = limits()
     for location, record in _values(path, chunk):
         if not isinstance(record, dict):
-            problem = f"is {kind_of(record)}; each line, or item of an array, needs an object {{...}}"
+            problem = f"is {describe_value(record)}; each line, or item of an array, needs an object {{...}}"
             raise InputError(f"{location}: {problem}", code="not-an-object", path=path, line=location.number)
         bound.refuse_columns(location, path, len(record), "fields")
         yield location, record
@@ -124,7 +124,7 @@ def named_objects(path: Path, chunk: int = 1 << 20) -> Iterator[tuple[Location, 
                 text.refuse(number, "an item needs a name and ':'")
             value = text.value(number)
             if not isinstance(value, dict):
-                problem = f"{text.location_of(number)}: '{name}' has {kind_of(value)}; an object is needed"
+                problem = f"{text.location_of(number)}: '{name}' has {describe_value(value)}; an object is needed"
                 raise InputError(problem, code="not-an-object", path=path, line=number)
             yield text.location_of(number), without_surrogates(name), value
         if not text.ended():
@@ -207,12 +207,6 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
 
 
-def kind_of(value: Any) -> str:
-    """Return the type of a JSON value in words."""
-    known = {bool: "true or false", list: "a list", dict: "an object", type(None): "null", str: "a text or a number"}
-    return known.get(type(value), type(value).__name__)
-
-
 def check_field(record: dict[str, Any], field: str, kind: Any, location: Location, code: str) -> None:
     """Refuse a field of a row that has another type than the declared one.
 
@@ -224,5 +218,4 @@ def check_field(record: dict[str, Any], field: str, kind: Any, location: Locatio
         code: code of the error.
     """
     if wrong := mismatch_of_fields(record, {field: kind}):
-        problem = f"{wrong.element} is {kind_of(wrong.value)}; needs {wrong.needed}"
-        raise location.error(problem, code=code, column=field, element=wrong.element)
+        raise location.error(str(wrong), code=code, column=field, element=wrong.element)

@@ -27,7 +27,8 @@ from hybrid_cli.inputs.files import (
     open_binary,
     plain_suffix,
 )
-from hybrid_cli.inputs.json_rows import is_json, is_nested, kind_of, named_objects, records
+from hybrid_cli.inputs.json_rows import is_json, is_nested, named_objects, records
+from hybrid_cli.inputs.json_values import describe_value
 
 TEXT_BYTES = 1 << 22  # parsed at once
 _RANKS, _SCORES = ("rank", "position"), ("score", "similarity")
@@ -185,7 +186,7 @@ def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]])
         for location, hit in block:
             for field, value in hit.items():
                 if not isinstance(value, str):
-                    problem = f"{location}: the {field} is {kind_of(value)}; a text or a number is needed"
+                    problem = f"{location}: the {field} is {describe_value(value)}; a text or a number is needed"
                     raise InputError(problem, code="not-a-text", path=path, line=location.number, column=field)
         columns = {field: [hit.get(field) for _, hit in block] for field in _KINDS}
         table = pl.DataFrame(columns, schema=_KINDS)

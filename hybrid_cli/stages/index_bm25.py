@@ -202,14 +202,13 @@ def _record(work: Path, parameters: Setting, tuning: Tuning | None = None, measu
 def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reused: bool) -> None:
     if tuning:
         means, gains, (k1, b), best = tuning.means, tuning.gains, tuning.baseline, tuning.best
-        console.note(
-            f"index-bm25: {settings.measure} {figure(means[best])} with k1={best[0]:g} b={best[1]:g} on "
-            f"{console.counted(query=tuning.queries)} ({figure(means[tuning.baseline])} with k1={k1:g} b={b:g}); "
-            f"held-out gain {with_sign(tuning.held_out_gain, 4)} (of two halves: {with_sign(gains[0], 4)}, "
-            f"{with_sign(gains[1], 4)})",
-            code="tuned",
-            measure=settings.measure,
+        before, after = f"{figure(means[tuning.baseline])} with k1={k1:g} b={b:g}", figure(means[best])
+        gain, first, second = (with_sign(value, 4) for value in (tuning.held_out_gain, *gains))
+        text = f"index-bm25: {settings.measure} {after} with k1={best[0]:g} b={best[1]:g} ({before}) on"
+        text = (
+            f"{text} {console.counted(query=tuning.queries)}; held-out gain {gain} (of two halves: {first}, {second})"
         )
+        console.note(text, code="tuned", measure=settings.measure)
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             text = f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}"
             console.warn(text, code="no-tuning-gain", k1=k1, b=b)

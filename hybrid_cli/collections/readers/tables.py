@@ -124,13 +124,17 @@ def open_table(
         header = any(not name.isdecimal() for name in given.values()) or any(map(layout.reveals, first_row))
     names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
     quoting = "in a CSV file" if layout.advice else "and --quoted in a TSV file"
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        problem = f"{head[0][0]}: two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}"
-        raise InputError(problem, code="repeated-column", path=path, column=repeated[0])
+    _refuse_repeated(path, names)
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         text = f"{path}: double quotes around fields are kept; pass --quoted to remove them"
         console.warn(text, code="quotes-kept", option="quoted")
     return OpenTable(path, names, header, lambda _: _named(rows(), names, header, quoting))
+
+
+def _refuse_repeated(path: Path, names: Sequence[str]) -> None:
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        problem = f"two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}"
+        raise path_error(path, problem, code="repeated-column", column=repeated[0])
 
 
 def _in_quotes(field: str) -> bool:
@@ -213,9 +217,7 @@ def _parquet(path: Path) -> OpenTable:
         _refuse_expanding(path, file.metadata)
     if not total:
         raise path_error(path, "no rows", code="no-rows")
-    if repeated := [name for name, count in Counter(names).items() if count > 1]:
-        problem = f"two columns are named '{repeated[0]}'; rename one of them"
-        raise path_error(path, problem, code="repeated-column", column=repeated[0])
+    _refuse_repeated(path, names)
     return OpenTable(path, names, True, rows, types=dict(zip(names, types, strict=True)))
 
 

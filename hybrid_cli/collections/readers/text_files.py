@@ -14,8 +14,8 @@ from typing import Any
 
 from hybrid_cli.collections.source import Document
 from hybrid_cli.inputs.files import Location, csv_rows, limits, located_lines
-from hybrid_cli.inputs.json_rows import check_field, kind_of, records, without_surrogates
-from hybrid_cli.inputs.json_values import NOT_JSON
+from hybrid_cli.inputs.json_rows import check_field, records, without_surrogates
+from hybrid_cli.inputs.json_values import NOT_JSON, describe_value
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
 DOCID_FIELDS = ("_id", "id", "pid", "docid", "doc_id", "docno", "passage_id")  # `docid` is the whole of a passage `pid`
@@ -51,7 +51,9 @@ def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *,
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if value is not None:
-            raise location.error(f"field '{name}' is {kind_of(value)}; text is needed", code="not-a-text", column=name)
+            raise location.error(
+                f"field '{name}' is {describe_value(value)}; text is needed", code="not-a-text", column=name
+            )
     if default is None:
         fields = ", ".join(islice(record, _LISTED)) or "none"
         raise location.error(f"no field {' or '.join(names)} (fields: {fields})", code="no-such-field", column=names[0])
