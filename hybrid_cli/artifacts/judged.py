@@ -90,9 +90,7 @@ def warn_raters(qrels: Path) -> None:
         text = f"{qrels}: {given}; `evaluate --machine` corrects their bias with judgments of people"
         console.warn(text, code="machine-judgments", path=qrels, judgments=count, raters=list(raters))
     if is_journal(qrels) and (conflicts := Journal(qrels).conflicts()):
-        text = (
-            f"{qrels}: people disagree on {console.counted(hit=conflicts)}, whose last grades count; settle them with"
-        )
+        text = f"{qrels}: people disagree on {console.counted(hit=conflicts)}, whose last grades count; settle with"
         text = f"{text} `judge --adjudicate {qrels}`"
         console.warn(text, code="conflicting-judgments", path=qrels, conflicts=conflicts)
 

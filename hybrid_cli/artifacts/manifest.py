@@ -218,9 +218,7 @@ def refuse_missing_plugin(path: Path, group: str, name: object) -> None:
     A plugin runs code: no artifact loads one.
     """
     if made_with := plugins_of(find_manifest(path)):
-        problem = (
-            f"needs '{name}' of {group}, of the plugin {', '.join(made_with)}; install the package, or pass --plugin"
-        )
+        problem = f"needs '{name}' of {group}, of the plugin {', '.join(made_with)}; install it, or pass --plugin"
         raise path_error(path, problem, code="missing-plugin", group=group, name=name, plugins=made_with)
 
 

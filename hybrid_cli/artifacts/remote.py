@@ -476,9 +476,7 @@ class Upload:
         """Refuse to replace what another process has written since the note; `overwrite` allows it."""
         changed = [name for name, state in _states(infos).items() if state != self.noted.get(name)]
         if not self.overwrite and any(not self._holds(name, infos) for name in changed):
-            problem = (
-                f"another process has written it since; repeat the command with --overwrite, or remove {self.copy}"
-            )
+            problem = f"another process has written it since; pass --overwrite to replace it, or remove {self.copy}"
             raise _refusal(self.url, "output-changed", problem, HybridError)
 
     def _holds(self, name: str, infos: Objects) -> bool:

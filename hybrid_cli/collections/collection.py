@@ -69,9 +69,7 @@ def parts(path: Path) -> list[Path]:
             storage.check_listed(folder.parent, files, f"{layout.CORPUS_FOLDER}/{layout.PARTS}")
         return files
     _refuse_other_artifact(path)
-    problem = (
-        f"no {layout.CORPUS_FILE} or {layout.CORPUS_FOLDER}/{layout.PARTS}; make a collection with `hybrid prepare`"
-    )
+    problem = f"no {layout.CORPUS_FILE} or {layout.CORPUS_FOLDER}/{layout.PARTS}; make one with `hybrid prepare`"
     raise path_error(path, problem, code="no-corpus")
 
 

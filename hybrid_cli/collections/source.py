@@ -308,9 +308,7 @@ def _draw_documents(source: Source, queries: dict[str, set[str]], options: Impor
     docids = {row.docid for row in source.documents()}
     relevant = judged & docids
     if len(relevant) > options.sample:
-        problem = (
-            f"the queries have {len(relevant):,} relevant documents; use a larger sample, or --sample-queries SPLIT=N"
-        )
+        problem = f"the queries have {len(relevant):,} relevant documents; take more, or --sample-queries SPLIT=N"
         raise option_error("sample", options.sample, problem, minimum=len(relevant))
     for docid in source.preferred():
         if len(relevant) >= options.sample:

@@ -118,9 +118,7 @@ def _form_of(line: str, location: Location) -> _Form:
     if len(fields) == _MSMARCO.width:
         return _MSMARCO._replace(tabs=tabs)
     if (count := len(line.split())) != _TREC.width:
-        problem = (
-            f"{count} fields; {_TREC.needs}; {_MSMARCO.needs}; others need a line of names (qid, docid, rank, score)"
-        )
+        problem = f"{count} fields; {_TREC.needs}; {_MSMARCO.needs}; others need a header (qid, docid, rank, score)"
         raise location.error(problem, code="other-width", found=count, expected=_TREC.width)
     return _TREC
 

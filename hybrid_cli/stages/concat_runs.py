@@ -41,17 +41,14 @@ def concat_runs(settings: ConcatRuns) -> Path:
     for path, part in zip(settings.runs, parts, strict=True):
         qids = part.qids.to_list()
         if again := [qid for qid in qids if qid in home]:
-            problem = (
-                f"query {again[0]} is also in {home[again[0]]} ({len(again):,} in all); fuse runs of the same queries"
-            )
+            problem = f"query {again[0]} is also in {home[again[0]]} ({len(again):,} in all); use `hybrid fuse`"
             raise path_error(path, problem, code="duplicate-query", id=again[0], other=home[again[0]], count=len(again))
         home |= dict.fromkeys(qids, path)
     blocks = (_aggregate(block, settings) for part in parts for block in part.blocks())
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
     hits = written.counts["rows"]
-    text = (
-        f"concat-runs: {output.path}: {console.counted(query=len(home), hit=hits)} of {console.counted(run=len(parts))}"
-    )
+    counted = f"{console.counted(query=len(home), hit=hits)} of {console.counted(run=len(parts))}"
+    text = f"concat-runs: {output.path}: {counted}"
     console.note(text, code="written", path=output.path, queries=len(home), hits=hits, runs=len(parts))
     return output.path
 

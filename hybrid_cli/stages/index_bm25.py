@@ -205,9 +205,7 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
         before, after = f"{figure(means[tuning.baseline])} with k1={k1:g} b={b:g}", figure(means[best])
         gain, first, second = (with_sign(value, 4) for value in (tuning.held_out_gain, *gains))
         text = f"index-bm25: {settings.measure} {after} with k1={best[0]:g} b={best[1]:g} ({before}) on"
-        text = (
-            f"{text} {console.counted(query=tuning.queries)}; held-out gain {gain} (of two halves: {first}, {second})"
-        )
+        text = f"{text} {console.counted(query=tuning.queries)}; held-out gain {gain} (of halves: {first}, {second})"
         console.note(text, code="tuned", measure=settings.measure)
         if tuning.held_out_gain <= 0 and best != tuning.baseline:
             text = f"no gain on held-out queries from tuning; kept k1={k1:g} b={b:g}"

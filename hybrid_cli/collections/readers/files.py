@@ -203,9 +203,7 @@ def _named_splits(judged: Mapping[str, Path], asked: Mapping[str, Path]) -> dict
         return dict(judged)
     default = (next(iter(asked)) if len(asked) == len(judged) == 1 else "") or DEFAULT_SPLIT
     if asked and not {"", default} & set(asked):
-        problem = (
-            f"split {DEFAULT_SPLIT} has no queries (splits: {', '.join(asked)}); name the split with --qrels SPLIT=FILE"
-        )
+        problem = f"split {DEFAULT_SPLIT} has no queries (splits: {', '.join(asked)}); pass --qrels SPLIT=FILE"
         raise path_error(judged[""], problem, code="no-such-split", split=DEFAULT_SPLIT)
     if default in judged:
         problem = f"--qrels: {judged[default]} and {judged['']} have split '{default}'; name it: --qrels SPLIT=FILE"

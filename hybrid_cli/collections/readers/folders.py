@@ -37,9 +37,7 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
             skipped.
     """
     if (folder / "manifest.json").is_file():
-        problem = (
-            "is an artifact of hybrid; pass its files, such as corpus.parquet of a collection, --queries and --qrels"
-        )
+        problem = "is an artifact of hybrid; pass its files, such as corpus.parquet, --queries and --qrels"
         raise path_error(folder, problem, code="is-an-artifact")
     files = files_of_folder(folder)
     names = [path.relative_to(folder) for path in files.paths]

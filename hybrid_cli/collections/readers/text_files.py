@@ -51,9 +51,8 @@ def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *,
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if value is not None:
-            raise location.error(
-                f"field '{name}' is {describe_value(value)}; text is needed", code="not-a-text", column=name
-            )
+            problem = f"field '{name}' is {describe_value(value)}; text is needed"
+            raise location.error(problem, code="not-a-text", column=name)
     if default is None:
         fields = ", ".join(islice(record, _LISTED)) or "none"
         raise location.error(f"no field {' or '.join(names)} (fields: {fields})", code="no-such-field", column=names[0])
