@@ -233,7 +233,7 @@ def test_a_search_uses_the_stored_contract(
     assert hybrid("combine", saved["dense"], "minilm", "--output", both).code == 0
     vectors = open_encoder(both).encode_queries(QUERIES)
     monkeypatch.setattr("hybrid_cli.encoders.library.open_in_library", None)
-    monkeypatch.setattr("hybrid_cli.encoders.foreign.PARTS", {})
+    monkeypatch.setattr("hybrid_cli.encoders.contract.in_library", None)
     out = tmp_path / "run.parquet"
     assert hybrid("search", tiny, "--split", "test", "--index", index, "--output", out).code == 0
     np.testing.assert_array_equal(open_encoder(both).encode_queries(QUERIES), vectors)

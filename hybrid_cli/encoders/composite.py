@@ -27,8 +27,7 @@ import numpy as np
 import torch
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder
-from hybrid_cli.encoders.foreign import contract_to_store
+from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder, contract_to_store
 from hybrid_cli.encoders.models import open_encoder, refuse_changes
 from hybrid_cli.encoders.options import Combining, Precision
 from hybrid_cli.errors import InputError, option_error, path_error

@@ -3,6 +3,9 @@
 The contract is stored with the encoder (`encoder.json`) and with every index of its vectors; an index refuses queries
 that were encoded under another contract. A folder of another tool is read by one of `CHECKPOINTS`; a plain checkpoint
 has the default contract.
+
+Folders of sentence-transformers and of model2vec are opened by that library (`encoders.library`), whose import takes
+seconds: the contract of a folder is stored with what is built from it, and passed on as `known`.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 from safetensors import SafetensorError, safe_open
@@ -21,9 +25,16 @@ from safetensors import SafetensorError, safe_open
 from hybrid_cli import plugins
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
-from hybrid_cli.inputs.json_values import make_typed, read_object, value_in_words
+from hybrid_cli.inputs.json_values import (
+    make_typed,
+    mismatch,
+    mismatch_of_fields,
+    read_json,
+    read_object,
+    value_in_words,
+)
 from hybrid_cli.plugins import Lazy, Registry
-from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, RERANKER
+from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, LIBRARY_CONFIG, MODULES, RERANKER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,9 +82,7 @@ def refuse_single_text(*lists: Sequence[str]) -> None:
     if any(isinstance(texts, str) for texts in lists):
         raise InputError("an encoder takes lists of texts; pass [text]", code="other-type")
     if len({len(texts) for texts in lists}) > 1:
-        raise InputError(
-            f"{len(lists[0]):,} titles for {len(lists[1]):,} texts; pass one title per text", code="number-of-values"
-        )
+        raise InputError("pass one title per text", code="number-of-values")
 
 
 def refuse_truncation(length: int | None, dim: int, folder: Path) -> None:
@@ -101,20 +110,6 @@ FIRST_MODULE = 2  # number of the first module after the pooling, as sentence-tr
 QUERY_MARKER, DOCUMENT_MARKER = "[unused1]", "[unused2]"
 _TASK, _QUERY = "{task}", "{query}"  # placeholders of templates
 _PLACEHOLDER = re.compile(r"\{\w+\}")
-_LATER: dict[str, Any] = {  # fields that were added after the first version, with their defaults
-    "truncate_dim": None,
-    "binary": False,
-    "modules": (),
-    "segments": False,
-    "special_tokens": True,
-    "skip_tokens": 0,
-    "fill_queries": False,
-    "more_pooling": (),
-    "include_prompt": True,
-    "task": "",
-    "append_eos": False,
-    "lower_case": False,
-}
 
 
 @dataclass(frozen=True)
@@ -270,8 +265,10 @@ class Contract(TextForm):
 
         Fields that were added after the first version are omitted at their defaults, so that hashes do not change.
         """
-        values = {name: value for name, value in super().to_dict().items() if (name, value) not in _LATER.items()}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        values = super().to_dict()
+        later = [*values][[*values].index("truncate_dim") :]
+        kept = {name: value for name, value in values.items() if name not in later or value != getattr(Contract, name)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
 
 
 def is_static(contract: Mapping[str, Any]) -> bool:
@@ -326,13 +323,159 @@ class StoredEncoder(Protocol):
         """Return the files of the tower of a side."""
 
 
+@dataclass(frozen=True)
+class OwnEncoder:
+    """An encoder of this package, or a plain checkpoint of one transformer.
+
+    Attributes:
+        folder: folder of the encoder.
+    """
+
+    folder: Path
+
+    @property
+    def kind(self) -> str:
+        """Kind in `encoder.json`.
+
+        Raises:
+            InputError: `encoder.json` cannot be read, or names an unknown kind.
+        """
+        kind = read_object(self._file).get("kind", TRANSFORMER) if self._file.exists() else TRANSFORMER
+        if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
+            reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
+            raise path_error(self.folder, reason, code="unknown-encoder", name=kind)
+        return str(kind)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / CONTRACT
+
+    def contract(self) -> Contract:
+        """Return the contract of a transformer."""
+        return stored_contract(Contract, self.folder) if self._file.exists() else Contract()
+
+    def tower(self, side: str) -> TowerFiles:
+        """Return the files of a tower.
+
+        Raises:
+            InputError: one tower of two is missing.
+        """
+        contract = self.contract() if self.kind == TRANSFORMER else Contract()
+        folder = self.folder if contract.tied else self.folder / side
+        if not folder.is_dir():
+            raise path_error(self.folder, "incomplete encoder of two towers; query/ or document/ is missing")
+        modules = enumerate(contract.modules, FIRST_MODULE)
+        return TowerFiles(folder, tuple(Module(kind, folder / f"{number}_{kind}") for number, kind in modules), folder)
+
+
+# ------------------------------------------------------------------- models of sentence-transformers and of model2vec
+
+_MINILM = Contract(normalize=True, query_max_len=256, doc_max_len=256)  # of the built-in model
+_DECIDING = (MODULES, LIBRARY_CONFIG, "sentence_bert_config.json", "1_Pooling/config.json")  # files of a contract
+
+
+def in_library(name: str) -> Any:
+    """Return a class or function of `encoders.library`; the import of sentence-transformers takes seconds."""
+    return getattr(import_module("hybrid_cli.encoders.library"), name)
+
+
+@dataclass(frozen=True)
+class LibraryModel:
+    """An encoder that sentence-transformers opens: with the usual modules computed here, else in that library.
+
+    Attributes:
+        folder: folder of the model.
+        known: its contract, as stored with what was built from it; else the library reads it.
+    """
+
+    folder: Path
+    known: Mapping[str, Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        """`transformer`, `sparse`, or `sentence-transformers` for modules that only that library computes."""
+        if self.known is not None:
+            return str(self.known.get("kind", TRANSFORMER))
+        if self.is_minilm:
+            return TRANSFORMER
+        if _model_type(self.folder) == "SparseEncoder":
+            return SPARSE
+        return LIBRARY if in_library("usual_contract")(self.folder) is None else TRANSFORMER
+
+    def contract(self) -> TextForm:
+        """Return the contract of usual modules, or of a sparse encoder."""
+        if self.known is not None:
+            return make_typed(Contract, dict(self.known), self.folder)
+        if self.is_minilm:
+            return _MINILM
+        contract: TextForm = in_library("sparse_contract" if self.kind == SPARSE else "usual_contract")(self.folder)
+        return contract
+
+    @property
+    def is_minilm(self) -> bool:
+        """Whether the files that decide a contract are those of the built-in model."""
+        builtin = minilm_folder()
+        files = [(self.folder / name, builtin / name) for name in _DECIDING] if builtin is not None else []
+        return bool(files) and all(mine.is_file() and read_json(mine) == read_json(its) for mine, its in files)
+
+    def tower(self, side: str) -> TowerFiles:
+        """Return the files of a transformer with its pooling and the modules that follow."""
+        first, *others = listed_modules(self.folder) or [Module("Transformer", self.folder)]
+        return TowerFiles(first.folder, tuple(module for module in others if module.kind in MODULE_KINDS))
+
+
+def listed_modules(folder: Path) -> list[Module]:
+    """Return the modules that `modules.json` lists, with their folders.
+
+    Raises:
+        InputError: `modules.json` has another form, or names a folder outside of the model.
+    """
+    file = folder / MODULES
+    listed = read_json(file) if file.is_file() else []
+    wrong = mismatch(listed, list[dict[str, Any]])
+    for entry in [] if wrong else listed:
+        wrong = wrong or mismatch_of_fields(entry, {"type": str, "path": str})
+    if wrong:
+        problem = f"{wrong}; needs a list of objects with type and path"
+        raise path_error(file, problem, code="modules-form", **wrong.fields)
+    for path in (entry["path"] for entry in listed):
+        parts = PurePosixPath(path.replace("\\", "/"))
+        if parts.is_absolute() or ".." in parts.parts or ":" in path:
+            raise path_error(file, f"path {path!r} leaves the folder", code="module-outside")
+    return [Module(entry["type"].rsplit(".", 1)[-1], folder / entry["path"]) for entry in listed]
+
+
+def _model_type(folder: Path) -> str:
+    """Return the class of the library that a folder declares."""
+    file = folder / LIBRARY_CONFIG
+    return str((read_object(file) if file.is_file() else {}).get("model_type", "SentenceTransformer"))
+
+
+def is_reranker_of_library(folder: Path) -> bool:
+    """Test whether a folder is a `CrossEncoder` with a list of modules."""
+    return (folder / MODULES).is_file() and _model_type(folder) == "CrossEncoder"
+
+
+def contract_to_store(folder: Path) -> dict[str, Any]:
+    """Return the contract of a folder of the library, for what is built from it; empty if nothing reads it there."""
+    model = None if (folder / CONTRACT).is_file() else library_model(folder)
+    return {} if model is None or model.is_minilm or model.kind != TRANSFORMER else model.contract().to_dict()
+
+
+def library_model(folder: Path, known: Mapping[str, Any] | None = None) -> LibraryModel | None:
+    """Return the encoder in a folder with `modules.json`, or of model2vec; None for another folder."""
+    return LibraryModel(folder, known) if (folder / MODULES).is_file() or "embeddings" in shapes(folder) else None
+
+
+# --------------------------------------------------------------------------------------------------------- all folders
+
 # Returns the encoder in a folder, whose contract may be known; None for a folder of another form.
 CheckpointReader: TypeAlias = Callable[[Path, Mapping[str, Any] | None], StoredEncoder | None]
 _READERS = "hybrid_cli.encoders.checkpoints"
 CHECKPOINTS: Registry[CheckpointReader] = Registry(
     "checkpoints",
     {
-        "sentence-transformers": Lazy("hybrid_cli.encoders.foreign:library_model", "models of sentence-transformers"),
+        "sentence-transformers": library_model,
         "published": Lazy(f"{_READERS}.published:published_model", "published checkpoints with towers or projections"),
     },
 )
@@ -363,52 +506,6 @@ def preset_fields(name: str | None, folder: Path, sparse: bool = False) -> dict[
     if "architecture" in fields and not sparse:
         raise option_error("preset", name, "is of a learned sparse encoder; only with encode", code="other-preset")
     return fields
-
-
-@dataclass(frozen=True)
-class OwnEncoder:
-    """An encoder of this package, or a plain checkpoint of one transformer.
-
-    Attributes:
-        folder: folder of the encoder.
-    """
-
-    folder: Path
-
-    @property
-    def kind(self) -> str:
-        """Kind in `encoder.json`.
-
-        Raises:
-            InputError: `encoder.json` cannot be read, or names an unknown kind.
-        """
-        kind = read_object(self._file).get("kind", TRANSFORMER) if self._file.exists() else TRANSFORMER
-        if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
-            reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
-            raise path_error(self.folder, reason, code="unknown-encoder", group="encoders", name=kind)
-        return str(kind)
-
-    @property
-    def _file(self) -> Path:
-        return self.folder / CONTRACT
-
-    def contract(self) -> Contract:
-        """Return the contract of a transformer."""
-        return stored_contract(Contract, self.folder) if self._file.exists() else Contract()
-
-    def tower(self, side: str) -> TowerFiles:
-        """Return the files of a tower.
-
-        Raises:
-            InputError: one tower of two is missing.
-        """
-        contract = self.contract() if self.kind == TRANSFORMER else Contract()
-        folder = self.folder if contract.tied else self.folder / side
-        if not folder.is_dir():
-            problem = "incomplete encoder of two towers; query/ or document/ is missing"
-            raise path_error(self.folder, problem, code="damaged")
-        modules = enumerate(contract.modules, FIRST_MODULE)
-        return TowerFiles(folder, tuple(Module(kind, folder / f"{number}_{kind}") for number, kind in modules), folder)
 
 
 def stored_encoder(folder: Path, known: Mapping[str, Any] | None = None) -> StoredEncoder:
@@ -451,9 +548,8 @@ def read_contract(folder: Path, known: Mapping[str, Any] | None = None) -> Contr
     """
     stored = stored_encoder(folder, known)
     if (kind := stored.kind) != TRANSFORMER:
-        raise path_error(
-            folder, f"is a {kind} encoder; needs a transformer", code="other-kind", kind=kind, expected=TRANSFORMER
-        )
+        problem = f"is a {kind} encoder; needs a transformer"
+        raise path_error(folder, problem, code="other-kind", kind=kind, expected=TRANSFORMER)
     contract = stored.contract()
     assert isinstance(contract, Contract)
     return contract

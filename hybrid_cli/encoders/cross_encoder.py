@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
-from hybrid_cli.encoders import foreign
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
-from hybrid_cli.encoders.contract import TowerFiles
+from hybrid_cli.encoders.contract import TowerFiles, in_library, is_reranker_of_library
 from hybrid_cli.encoders.loading import (
     first_names,
     foreign_weights,
@@ -100,8 +99,8 @@ class Reranker(Protocol):
 def load_reranker(name: str | Path, *, device: str = DEVICE, dtype: Precision = "fp32", **overrides: Any) -> Reranker:
     """Open a reranker: one of sentence-transformers in that library, others here; see `CrossEncoder.load`."""
     folder = resolve(name)
-    if not (folder / RERANKER).is_file() and foreign.is_reranker(folder):
-        reranker: Reranker = foreign.PARTS["reranker"].load(folder, device, dtype, **overrides)
+    if not (folder / RERANKER).is_file() and is_reranker_of_library(folder):
+        reranker: Reranker = in_library("LibraryReranker").load(folder, device, dtype, **overrides)
         return reranker
     return CrossEncoder.load(folder, device=device, dtype=dtype, **overrides)
 

@@ -30,12 +30,12 @@ from hybrid_cli.encoders.contract import (
     Contract,
     Encoder,
     contract_fingerprint,
+    listed_modules,
     refuse_single_text,
     refuse_truncation,
     stored_encoder,
 )
 from hybrid_cli.encoders.cross_encoder import PairInput
-from hybrid_cli.encoders.foreign import listed_modules
 from hybrid_cli.encoders.loading import check_settings, opening, read_config, refuse_pickles, silence_transformers
 from hybrid_cli.encoders.models import pick_device, pick_dtype, refuse_changes
 from hybrid_cli.encoders.options import Precision

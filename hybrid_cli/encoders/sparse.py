@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_cli import storage
-from hybrid_cli.encoders import foreign
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
 from hybrid_cli.encoders.contract import (
@@ -32,6 +31,7 @@ from hybrid_cli.encoders.contract import (
     TextForm,
     TowerFiles,
     contract_fingerprint,
+    in_library,
     refuse_single_text,
     stored_contract,
     stored_encoder,
@@ -495,6 +495,6 @@ def load_sparse(
     """Open a sparse encoder, computed here or in sentence-transformers; see `SparseEncoder.load`."""
     folder = resolve(name)
     if architecture is None and (folder / MODULES).is_file() and not (folder / CONTRACT).is_file():
-        encoder: TermWeights = foreign.PARTS["sparse encoder"].load(folder, device, dtype, **changes)
+        encoder: TermWeights = in_library("LibrarySparse").load(folder, device, dtype, **changes)
         return encoder
     return SparseEncoder.load(folder, device=device, dtype=dtype, architecture=architecture, **changes)
