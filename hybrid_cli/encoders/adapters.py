@@ -70,7 +70,7 @@ class BaseModel:
         try:
             tower = _tower(resolve(self.model, local=True), self.side)
         except InputError:
-            problem = f"is a LoRA adapter of {self.model!r}, which is not on this machine; download it, or restore it"
+            problem = f"is a LoRA adapter of {self.model!r}, which is not on this machine; restore it"
             raise path_error(folder, problem, code="model-adapter", model=self.model) from None
         if (self.fingerprint and _fingerprint(tower) != self.fingerprint) or (tower.folder / ADAPTER_CONFIG).is_file():
             raise _other_base(folder, f"{self.model} has other weights")
@@ -123,7 +123,7 @@ def add_adapter(backbone: PreTrainedModel, base: BaseModel, lora: LoraOptions) -
     targets = known if tuple(lora.lora_targets) == AUTO_TARGETS else list(lora.lora_targets)
     if not targets or set(targets) - set(known):
         problem = f"{base.model} has the modules {', '.join(known) or 'none'}"
-        raise option_error("lora_targets", ",".join(targets), problem, code="unknown-choice", known=known)
+        raise option_error("lora_targets", ",".join(targets), problem, code="unknown-choice")
     shape = {"r": lora.lora_r, "lora_alpha": lora.lora_alpha or 2 * lora.lora_r, "target_modules": targets}
     shape |= {"exclude_modules": ["pooler.dense"]} if "pooler.dense" in linear else {}
     _inject(backbone, base, {**shape, "fan_in_fan_out": any(isinstance(part, Conv1D) for part in linear.values())})
@@ -225,6 +225,5 @@ def _peft() -> ModuleType:
     try:
         import peft
     except ImportError:
-        problem = "LoRA needs peft; run: pip install 'hybrid_cli[lora]'"
-        raise HybridError(problem, code="missing-package", package="peft") from None
+        raise HybridError("run: pip install 'hybrid_cli[lora]'", code="missing-package", package="peft") from None
     return peft

@@ -28,7 +28,7 @@ import torch
 
 from hybrid_cli import storage
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder, contract_to_store
-from hybrid_cli.encoders.models import open_encoder, refuse_changes
+from hybrid_cli.encoders.models import Known, open_encoder, refuse_changes
 from hybrid_cli.encoders.options import Combining, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.inputs.json_values import make_typed, read_object
@@ -139,9 +139,8 @@ def write_combination(
 
 
 def _write_recipe(folder: Path, recipe: CombinationRecipe) -> None:
-    stored = {"kind": COMBINATION, **asdict(recipe)}
-    if not any(recipe.contracts):
-        del stored["contracts"]
+    kept = {name: value for name, value in asdict(recipe).items() if name != "contracts" or any(value)}
+    stored = {"kind": COMBINATION, **kept}
     disk.write_text(folder / CONTRACT, json.dumps(stored, indent=2) + "\n")
 
 
@@ -194,9 +193,7 @@ class Pair:
 
     def __init__(self, queries: Encoder, documents: Encoder):
         if queries.dim != documents.dim:
-            raise InputError(
-                f"a pair needs vectors of equal length, not {queries.dim} and {documents.dim}", code="other-width"
-            )
+            raise InputError(f"vectors of {queries.dim} and {documents.dim} values are no pair", code="other-width")
         self.queries, self.documents = queries, documents
         self.fingerprint = documents.fingerprint
 
@@ -238,10 +235,9 @@ def write_pair(folder: Path, documents: Path, link: Callable[[Path, Path], None]
 
 
 def open_combination(
-    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
+    folder: Path, device: str, dtype: Precision, known: Known = None, weight: float | None = None, **changes: Any
 ) -> Encoder:
-    """Open a combination, whose weight `changes` may replace."""
-    weight = changes.pop("weight", None)
+    """Open a combination; `weight` replaces its own."""
     refuse_changes(folder, changes, COMBINATION)
     recipe = read_recipe(folder)
     encoders = [
@@ -251,9 +247,7 @@ def open_combination(
     return Combination(recipe, encoders, weight)
 
 
-def open_pair(
-    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
-) -> Encoder:
+def open_pair(folder: Path, device: str, dtype: Precision, known: Known = None, **changes: Any) -> Encoder:
     """Open a pair of encoders."""
     refuse_changes(folder, changes, PAIR)
     contracts = (None, read_object(folder / CONTRACT).get("documents"))

@@ -22,7 +22,6 @@ from hybrid_cli import console
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
 from hybrid_cli.encoders.contract import TowerFiles, in_library, is_reranker_of_library
 from hybrid_cli.encoders.loading import (
-    first_names,
     foreign_weights,
     load_tokenizer,
     open_model,
@@ -34,11 +33,12 @@ from hybrid_cli.encoders.loading import (
     refuse_other_tokenizer,
     refuse_pickles,
     save_tokenizer,
+    unknown_weights,
 )
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
-from hybrid_cli.errors import option_error, path_error
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.inputs.json_values import make_typed, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, RERANKER
@@ -158,8 +158,7 @@ class CrossEncoder(nn.Module):
         stored = read_input(folder, longest, train).changed(**overrides)
         if stored.max_length > longest:
             raise option_error("max_length", stored.max_length, f"the model has {longest} positions", limit=longest)
-        target = pick_device(device)
-        model = cls(stored, backbone, tokenizer).to(device=target, dtype=pick_dtype(dtype, target)).eval()
+        model = placed(cls(stored, backbone, tokenizer), device, dtype)
         return model if train else model._with_exact_head()
 
     def _with_exact_head(self) -> CrossEncoder:
@@ -275,9 +274,7 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
         return PairInput(length, min(PairInput.query_max_len, half) if train else half)
     stored: PairInput = make_typed(PairInput, read_object(folder / RERANKER), folder / RERANKER)
     if not 3 <= stored.query_max_len <= stored.max_length - ROOM:
-        raise path_error(
-            folder / RERANKER, "query_max_len and max_length leave no room for a document", code="out-of-range"
-        )
+        raise path_error(folder / RERANKER, "leaves no room for a document", code="out-of-range")
     return stored
 
 
@@ -291,9 +288,14 @@ def _backbone(folder: Path, train: bool, new: bool) -> PreTrainedModel:
     backbone, report = open_model(AutoModelForSequenceClassification, folder, config)
     _check_weights(folder, backbone, report, train, new)
     if (backbone.config.num_labels or 0) > 2:
-        problem = "its head has more than two labels; train one with `hybrid train-reranker`"
-        raise path_error(folder, problem, code="other-kind", labels=backbone.config.num_labels)
+        raise other_labels(folder, backbone.config.num_labels)
     return backbone
+
+
+def other_labels(folder: Path, count: int | None) -> InputError:
+    """Return the error about a head of more than two labels."""
+    problem = f"its head has {count} labels; train one with `hybrid train-reranker`"
+    return path_error(folder, problem, code="other-kind", labels=count)
 
 
 def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool, new: bool) -> None:
@@ -301,23 +303,14 @@ def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str,
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     inner = f"{backbone.base_model_prefix}."
     if foreign := foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
-        raise path_error(
-            folder, f"has weights that {type(backbone).__name__} lacks ({first_names(foreign)})", code="unknown-weights"
-        )
+        raise unknown_weights(folder, foreign)
     missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
     refuse_missing(folder, [key for key in missing if key not in head])
     if head and not train:
-        raise path_error(
-            folder, f"has no ranking head ({first_names(head)}); use `hybrid train-reranker`", code="no-ranking-head"
-        )
+        raise path_error(folder, "has no ranking head; use `hybrid train-reranker`", code="no-ranking-head")
     if head and new:
-        console.note(
-            f"{folder}: has no ranking head; starts with a new one ({first_names(head)})",
-            code="new-head",
-            path=folder,
-            weights=head,
-        )
+        console.note(f"{folder}: has no ranking head; starts with a new one", code="new-head", path=folder)
 
 
 def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,16 @@ from hybrid_cli.encoders.contract import (
     refuse_truncation,
     stored_encoder,
 )
-from hybrid_cli.encoders.cross_encoder import PairInput
-from hybrid_cli.encoders.loading import check_settings, opening, read_config, refuse_pickles, silence_transformers
-from hybrid_cli.encoders.models import pick_device, pick_dtype, refuse_changes
+from hybrid_cli.encoders.cross_encoder import PairInput, other_labels
+from hybrid_cli.encoders.loading import (
+    NO_WEIGHTS,
+    check_settings,
+    opening,
+    read_config,
+    refuse_pickles,
+    silence_transformers,
+)
+from hybrid_cli.encoders.models import Known, placed, refuse_changes
 from hybrid_cli.encoders.options import Precision
 from hybrid_cli.encoders.sparse import SparseContract, TermWeights
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
@@ -73,8 +80,7 @@ def open_in_library(kind: str, folder: Path) -> Any:
     listed_modules(folder)
     for file in folder.rglob("pytorch_model*.bin"):
         if not any(file.parent.glob("*.safetensors")):
-            problem = "has no model.safetensors; convert pickles (.bin) with hybrid convert-checkpoint"
-            raise path_error(file.parent, problem, code="no-weights")
+            raise path_error(file.parent, NO_WEIGHTS, code="no-weights")
     silence_transformers()
     with opening(folder):
         import sentence_transformers
@@ -254,21 +260,19 @@ def _joined(titles: Sequence[str], texts: Sequence[str], separator: str) -> list
     return [f"{title}{separator}{text}" if title else text for title, text in zip(titles, texts, strict=True)]
 
 
-def open_library(
-    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None
-) -> Encoder:
+def open_library(folder: Path, device: str, dtype: Precision, known: Known = None, **changes: Any) -> Encoder:
     """Open an encoder of other modules than the usual ones; `changes` are fields of its contract."""
-    names = {declared.name for declared in fields(LibraryContract)}
-    refuse_changes(folder, {name: value for name, value in changes.items() if name not in names}, LIBRARY)
-    model = _moved(open_in_library("SentenceTransformer", folder), device, dtype)
+    model = _opened("SentenceTransformer", folder, device, dtype, changes, LibraryContract.__dataclass_fields__)
     query, document = _prompts(model)
     own = LibraryContract(query, document, normalize=_is_cosine(folder), truncate_dim=model.truncate_dim)
     return LibraryEncoder(folder, model, replace(own, **changes))
 
 
-def _moved(model: Any, device: str, dtype: Precision) -> Any:
-    target = pick_device(device)
-    return model.to(device=target, dtype=pick_dtype(dtype, target))
+def _opened(
+    kind: str, folder: Path, device: str, dtype: Precision, changes: Mapping[str, Any], allowed: Collection[str]
+) -> Any:
+    refuse_changes(folder, {name: value for name, value in changes.items() if name not in allowed}, LIBRARY)
+    return placed(open_in_library(kind, folder), device, dtype)
 
 
 def sparse_contract(folder: Path) -> SparseContract:
@@ -298,9 +302,8 @@ class LibrarySparse(TermWeights):
         Raises:
             InputError: another change.
         """
-        names = ("query_prefix", "doc_prefix", "title_separator")
-        refuse_changes(folder, {name: value for name, value in changes.items() if name not in names}, LIBRARY)
-        model = _moved(open_in_library("SparseEncoder", folder), device, dtype)
+        allowed = ("query_prefix", "doc_prefix", "title_separator")
+        model = _opened("SparseEncoder", folder, device, dtype, changes, allowed)
         return cls(folder, model, sparse_contract(folder).changed(**changes))
 
     @cached_property
@@ -359,12 +362,9 @@ class LibraryReranker:
         Raises:
             InputError: another change, or another number of labels.
         """
-        names = ("max_length", "title_separator")
-        refuse_changes(folder, {name: value for name, value in changes.items() if name not in names}, LIBRARY)
-        model = _moved(open_in_library("CrossEncoder", folder), device, dtype)
+        model = _opened("CrossEncoder", folder, device, dtype, changes, ("max_length", "title_separator"))
         if model.num_labels > 2:
-            problem = f"its head has {model.num_labels} labels; train one with `hybrid train-reranker`"
-            raise path_error(folder, problem, code="other-kind", labels=model.num_labels)
+            raise other_labels(folder, model.num_labels)
         length = min(model.max_seq_length or PairInput.max_length, LONGEST)
         return cls(folder, model, replace(PairInput(length, length), **changes))
 

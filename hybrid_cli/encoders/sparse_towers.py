@@ -350,22 +350,19 @@ def _load(folder: Path, module: nn.Module, state: Mapping[str, Tensor]) -> None:
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
-        raise path_error(
-            folder, f"weights of other shapes ({' '.join(str(error).split())[:200]})", code="weights-shape"
-        ) from None
+        problem = f"weights of other shapes ({' '.join(str(error).split())[:200]})"
+        raise path_error(folder, problem, code="weights-shape") from None
 
 
 def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str], body: str) -> None:
     """Refuse weights of another kind of model: without them the encoder would compute something else."""
     if foreign := foreign_weights(config.model_type, keys, body):
-        raise path_error(
-            folder, f"has unused weights ({first_names(foreign)}); pass its --architecture", code="unknown-weights"
-        )
+        problem = f"has unused weights ({first_names(foreign)}); pass its --architecture"
+        raise path_error(folder, problem, code="unknown-weights")
 
 
 def _refuse_reranker(folder: Path, config: PretrainedConfig) -> None:
     """Refuse a classifier of whole texts, whose head has the name and perhaps the shape of DeepCT's."""
     if names := [name for name in config.architectures or () if "ForSequenceClassification" in name]:
-        raise path_error(
-            folder, f"{names[0]} classifies whole texts; use `hybrid rerank`", code="other-kind", kind=names[0]
-        )
+        problem = f"{names[0]} classifies whole texts; use `hybrid rerank`"
+        raise path_error(folder, problem, code="other-kind", kind=names[0])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,9 +28,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import STATIC, Encoder, refuse_single_text, refuse_truncation, stored_contract
+from hybrid_cli.encoders.contract import STATIC, refuse_single_text, refuse_truncation, stored_contract
 from hybrid_cli.encoders.models import refuse_changes
-from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.lexical.impacts import quantize_lengths
@@ -119,16 +118,18 @@ class StaticEncoder(nn.Module):
         return cls(contract, postings.terms.gather(kept), index.idf[kept])
 
     @classmethod
-    def load(cls, folder: Path, truncate_dim: int | None = None) -> StaticEncoder:
+    def load(cls, folder: Path, *, truncate_dim: int | None = None, **options: Any) -> StaticEncoder:
         """Open a folder written by `save`.
 
         Args:
             folder: folder of the encoder.
             truncate_dim: number of leading values kept of each vector; None for all.
+            options: of `open_encoder`; those of a transformer are refused, and its device and precision not used.
 
         Raises:
             InputError: a file is missing or does not fit, or the vectors are shorter than `truncate_dim`.
         """
+        refuse_changes(folder, {name: options[name] for name in options.keys() - {"device", "dtype", "known"}}, STATIC)
         try:
             contract = stored_contract(StaticContract, folder)
             known = pl.read_parquet(folder / TERMS, glob=False)
@@ -229,12 +230,3 @@ class StaticEncoder(nn.Module):
 
 def _hash(term: str) -> int:
     return int.from_bytes(hashlib.blake2b(term.encode(), digest_size=8).digest())
-
-
-def open_static(
-    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
-) -> Encoder:
-    """Open a static encoder, whose vectors `changes` may truncate."""
-    length = changes.pop("truncate_dim", None)
-    refuse_changes(folder, changes, STATIC)
-    return StaticEncoder.load(folder, length)

@@ -29,7 +29,6 @@ from hybrid_cli.encoders.contract import (
     QUERY_MARKER,
     SIDES,
     Contract,
-    Encoder,
     Module,
     TowerFiles,
     contract_fingerprint,
@@ -48,7 +47,7 @@ from hybrid_cli.encoders.loading import (
     padding_of,
     save_tokenizer,
 )
-from hybrid_cli.encoders.models import pick_device, pick_dtype, resolve
+from hybrid_cli.encoders.models import Known, placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.json_values import read_object
@@ -138,8 +137,9 @@ def _weights(folder: Path) -> Path:
     file = folder / layout.WEIGHTS
     if not file.is_file():
         code = "needs-unpickling" if (folder / "pytorch_model.bin").is_file() else "damaged"
-        advice = "restore it, or convert pickles with hybrid convert-checkpoint"
-        raise path_error(folder, f"has no {file.name}; {advice}", code=code, missing=file.name)
+        raise path_error(
+            folder, f"has no {file.name}; restore it, or use hybrid convert-checkpoint", code=code, missing=file.name
+        )
     return file
 
 
@@ -277,9 +277,7 @@ class Tower(nn.Module):
         loaded = load_checkpoint(files, contract.lower_case)
         tokenizer = loaded.tokenizer
         if tokenizer.sep_token_id is None and (contract.segments or contract.markers == "replace"):
-            raise path_error(
-                folder, "the tokenizer has no separator token; use another model", code="tokenizer-without-separator"
-            )
+            raise path_error(folder, "the tokenizer has no separator token", code="tokenizer-without-separator")
         if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
         if contract.append_eos:
@@ -418,6 +416,13 @@ class Tower(nn.Module):
         _write_json(folder / layout.LIBRARY_CONFIG, whole)
 
 
+def note_left_out(tower: Tower, folder: object) -> None:
+    """Print the pretraining heads of a checkpoint that its encoder does not use."""
+    if heads := tower.left_out:
+        problem = f"{folder}: skipped pretraining heads: {', '.join(heads)}"
+        console.note(problem, code="heads-skipped", path=folder, heads=heads)
+
+
 def _tokens_of(tokenizer: Any, head: str) -> int:
     """Return the number of tokens at the start of a text that belong to its prompt, special tokens before it included.
 
@@ -553,7 +558,7 @@ class TransformerEncoder(nn.Module):
         *,
         device: str = DEVICE,
         dtype: Precision = "fp32",
-        known: Mapping[str, Any] | None = None,
+        known: Known = None,
         **overrides: Any,
     ) -> TransformerEncoder:
         """Open an encoder.
@@ -582,18 +587,11 @@ class TransformerEncoder(nn.Module):
         document = query if contract.tied else Tower.load(files[1], contract)
         for name, tower in (("query_max_len", query), ("doc_max_len", document)):
             if (overrides.get(name) or 0) > tower.longest:
-                raise option_error(
-                    name, overrides[name], f"{folder} reads at most {tower.longest} word pieces", limit=tower.longest
-                )
-        if query.left_out:
-            console.note(
-                f"{folder}: skipped pretraining heads: {', '.join(query.left_out)}",
-                code="heads-skipped",
-                path=folder,
-                heads=query.left_out,
-            )
+                most = tower.longest
+                raise option_error(name, overrides[name], f"{folder} reads at most {most} word pieces", limit=most)
+        note_left_out(query, folder)
         encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
-        return encoder.to(device=pick_device(device), dtype=pick_dtype(dtype, pick_device(device))).eval()
+        return placed(encoder, device, dtype)
 
     @property
     def dim(self) -> int:
@@ -687,10 +685,3 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int, most: int | Non
         size = min(most or len(order), max(1, batch_tokens // max(1, lengths[order[begin]])))
         yield order[begin : begin + size]
         begin += size
-
-
-def open_transformer(
-    folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Mapping[str, Any] | None = None
-) -> Encoder:
-    """Open a transformer; `changes` are the fields of its contract."""
-    return TransformerEncoder.load(folder, device=device, dtype=dtype, known=known, **changes)

@@ -30,7 +30,7 @@ from hybrid_cli.encoders.cross_encoder import CrossEncoder, is_reranker
 from hybrid_cli.encoders.loading import first_names
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder
-from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
+from hybrid_cli.encoders.transformer import Tower, TransformerEncoder, note_left_out
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import ConvertCheckpoint
 from hybrid_cli.settings.common import NameOrPath
@@ -192,13 +192,7 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         )
         raise InputError(problem, code="other-width", path=sources[1], value=document, expected=query)
     for tower, source in zip(towers.values(), sources, strict=True):
-        if tower.left_out:
-            console.note(
-                f"{source}: skipped pretraining heads: {', '.join(tower.left_out)}",
-                code="heads-skipped",
-                path=source,
-                heads=tower.left_out,
-            )
+        note_left_out(tower, source)
     return {f"{side} weights": count for side, count in zip(SIDES, weights, strict=True)}
 
 

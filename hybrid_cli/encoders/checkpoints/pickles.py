@@ -30,17 +30,14 @@ def convert(files: Mapping[Path, Sequence[Path]]) -> None:
     """
     if not files:
         return
+    first = next(iter(files.values()))[0]
     listed = json.dumps([[str(target), *map(str, sources)] for target, sources in files.items()])
     done = subprocess.run([sys.executable, "-m", __name__, listed], capture_output=True, text=True, check=False)
     if done.returncode == _REFUSED:
-        raise InputError(
-            done.stdout.strip().splitlines()[-1], code="checkpoint-refused", path=next(iter(files.values()))[0]
-        )
+        raise InputError(done.stdout.strip().splitlines()[-1], code="checkpoint-refused", path=first)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        raise path_error(
-            next(iter(files.values()))[0], f"the process that reads it failed ({last})", code="worker-ended"
-        )
+        raise path_error(first, f"the process that reads it failed ({last})", code="worker-ended")
 
 
 def read_weights(file: Path) -> dict[str, Any]:

@@ -53,27 +53,24 @@ class Preset:
             InputError: the checkpoint is of another form than the preset, or one tower of two.
         """
         if (folder / CONTRACT).is_file():
-            problem = f"{folder} has a contract (encoder.json); omit it"
-            raise option_error("preset", name, problem, code="option-does-not-apply")
+            raise option_error("preset", name, f"{folder} has encoder.json; omit it", code="option-does-not-apply")
         published.structure(folder)  # refuses one tower of two
         form = published.find(folder)
         if form not in self.layouts:
-            needed = f"whose weights have the form '{form}'; the preset needs '{' or '.join(self.layouts)}'"
-            raise _misfit(name, folder, needed, form, self.layouts)
+            raise _misfit(name, folder, f"of the form '{form}'; the preset needs '{' or '.join(self.layouts)}'")
         config = (folder / SIDES[0] if published.is_two_folders(folder) else folder) / "config.json"
         kind = read_object(config).get("model_type") if config.is_file() else None
         if kind is not None and kind not in self.types:
-            raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(self.types)}", kind, self.types)
+            raise _misfit(name, folder, f"a {kind} model; needs {' or '.join(self.types)}")
         if "architecture" in self.contract:
             return dict(self.contract)
         if (modules := read_contract(folder).modules) != self.modules:
             listed, needed = (", ".join(names) or "no module" for names in (modules, self.modules))
-            needed = f"which has {listed} after the pooling (modules.json); the preset needs {needed}"
-            raise _misfit(name, folder, needed, modules, self.modules)
+            raise _misfit(name, folder, f"with {listed} after the pooling; the preset needs {needed}")
         return dict(self.contract)
 
 
-def _misfit(name: str, folder: Path, reason: str, kind: object, expected: object) -> InputError:
+def _misfit(name: str, folder: Path, reason: str) -> InputError:
     """Return the error about a checkpoint of another kind than a preset."""
     return option_error("preset", name, f"does not fit {folder}, {reason}", code="other-preset", path=folder)
 

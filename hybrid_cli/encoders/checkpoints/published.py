@@ -98,8 +98,7 @@ def structure(folder: Path) -> dict[str, Any]:
     widths = {} if (folder / MODULES).is_file() else _of_tower(folder)
     layout = LAYOUTS.get(layout_of(shapes(folder))) if widths else None
     if layout is not None and len(layout.towers) == 1 and (side := next(iter(layout.towers))):
-        problem = f"has the {side} tower only; join both: convert-checkpoint QUERY OUT --documents DOCUMENT"
-        raise path_error(folder, problem, code="one-tower")
+        raise path_error(folder, f"has the {side} tower only; join both: convert-checkpoint", code="one-tower")
     return {**widths, "tied": False} if layout is not None and len(layout.towers) == 2 else widths
 
 
