@@ -112,9 +112,7 @@ def _tune(
             advance,
         )
     if not values.any():
-        reason = (
-            f"is 0 for every judged query of {judged['qrels']}; pass the collection of the index, or another measure"
-        )
+        reason = f"is 0 for every judged query of {judged['qrels']}; pass the collection of the index"
         raise option_error("measure", settings.measure, reason, code="measure-always-zero", path=judged["qrels"])
     both = [row for row, choice in enumerate(choices) if choice.single is None]
     table = Trials([choices[row] for row in both], values[both])
@@ -122,10 +120,7 @@ def _tune(
     first, second = as_names(settings.models)
     tuned = TunedWeight(table, {first: alone[1], second: alone[0]}, scaled=settings.grid == "scaled")
     if (share := tuned.best_share_at_end) is not None:
-        console.note(
-            f"combine: a share of {share:.0%} for the second encoder is best, an end of the grid; compare the "
-            "combination with each encoder alone"
-        )
+        console.note(f"combine: a share of {share:.0%} for the second encoder, an end of the grid, is best")
     show_tuned_weight(tuned, settings.combine, settings.measure, settings.depth)
     facts = tuned.content() | {"measure": settings.measure, "trials": len(both)}
     return replace(encoder.recipe, weight=tuned.weight), {"tuned": facts}

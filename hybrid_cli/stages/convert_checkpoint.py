@@ -27,7 +27,7 @@ from hybrid_cli.encoders.contract import (
     weight_files,
 )
 from hybrid_cli.encoders.cross_encoder import CrossEncoder, is_reranker
-from hybrid_cli.encoders.loading import first_names
+from hybrid_cli.encoders.loading import unknown_weights
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder, note_left_out
@@ -87,12 +87,8 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
             counts |= _write_towers((settings.checkpoint, settings.documents), work, base)
     weights = sum(number for name, number in counts.items() if name.endswith("weights"))
     learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(output.path)
-    console.note(
-        f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}",
-        code="written",
-        path=output.path,
-        weights=weights,
-    )
+    text = f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}"
+    console.note(text, code="written", path=output.path)
     return output.path
 
 
@@ -187,9 +183,7 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         raise InputError(text, code=error.code, **error.fields) from None
     query, document = (tower.dim for tower in towers.values())
     if query != document:
-        problem = (
-            f"{sources[1]}: has vectors of {document} values, and {sources[0]} of {query}; join those of one encoder"
-        )
+        problem = f"{sources[1]}: has vectors of {document} values, and {sources[0]} of {query}"
         raise InputError(problem, code="other-width", path=sources[1], value=document, expected=query)
     for tower, source in zip(towers.values(), sources, strict=True):
         note_left_out(tower, source)
@@ -203,10 +197,7 @@ def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None
     names = shapes(work) if len(sources) == 1 else {}
     if numbers := {name.split(".")[1] for name in names if name.startswith(LEARNERS)}:
         if unknown := [name for name in names if not name.startswith(LEARNERS)]:
-            problem = (
-                f"{sources[0]}: has learners ({LEARNERS}*) and weights of an unknown part ({first_names(unknown)})"
-            )
-            raise InputError(problem, code="unknown-weights", path=sources[0], names=unknown)
+            raise unknown_weights(Path(sources[0]), unknown)
         folders = composite.learners(work, len(numbers))
         _split(work, folders)
     if len(folders) == 1:

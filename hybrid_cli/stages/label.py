@@ -62,17 +62,12 @@ def label(settings: Label) -> Path:
         start = partial(_labeller, settings.of_worker(), inputs, None if settings.ray_address else run)
         counts |= queries.counts | _write(settings, output, work, queries, start)
         if not counts["labelled"]:
-            problem = f"{settings.collection}: the teacher has no hit for any of {counts['queries']:,} queries"
-            raise InputError(problem, code="no-hits", path=settings.collection, count=counts["queries"])
-    console.note(
-        f"label: {output.path}: {console.counted(query=counts['labelled'])} with {console.counted(hit=counts['hits'])}"
-        f"; {console.counted(query=counts['without_hits'])} without a hit dropped",
-        code="written",
-        path=output.path,
-        queries=counts["labelled"],
-        hits=counts["hits"],
-        without_hits=counts["without_hits"],
+            raise InputError(f"{settings.collection}: the teacher has no hit for any query", code="no-hits")
+    facts = {"queries": counts["labelled"], "hits": counts["hits"], "without_hits": counts["without_hits"]}
+    text = (
+        f"{console.counted(query=facts['queries'], hit=facts['hits'])}; {facts['without_hits']:,} without hits dropped"
     )
+    console.note(f"label: {output.path}: {text}", code="written", path=output.path, **facts)
     return output.path
 
 

@@ -96,35 +96,17 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
         }
     )
     if replaced := random[REPLACEMENTS]:
-        console.warn(
-            f"random documents replace {console.counted(negative=replaced)}, because their source had too few "
-            "candidates",
-            code="random-negatives",
-            count=replaced,
-        )
+        few = f"random documents replace {console.counted(negative=replaced)} of sources with too few candidates"
+        console.warn(few, code="random-negatives")
     if short := random[SHORT]:
-        console.warn(
-            f"{console.counted(example=short)} with fewer negatives than requested, since too few documents are left "
-            "to draw from",
-            code="few-negatives",
-            count=short,
-        )
+        problem = f"{console.counted(example=short)} with fewer negatives than requested: too few documents are left"
+        console.warn(problem, code="few-negatives", count=short)
     if skipped := counts["queries_without_positive"]:
-        console.note(
-            f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document",
-            code="queries-skipped",
-            count=skipped,
-        )
+        skips = f"mine-negatives: skipped {console.counted(query=skipped)} without a relevant document"
+        console.note(skips, code="queries-skipped", count=skipped)
     depth = f", from the first {' or '.join(f'{depth:,}' for depth in depths)} hits" if depths else ""
-    console.note(
-        f"mine-negatives: {path}: {console.counted(example=counts['rows'])} of "
-        f"{console.counted(query=counts['queries'])} with {console.counted(negative=counts['negatives'])}{depth}",
-        code="written",
-        path=path,
-        examples=counts["rows"],
-        negatives=counts["negatives"],
-        depths=depths,
-    )
+    counted = console.counted(example=counts["rows"], query=counts["queries"], negative=counts["negatives"])
+    console.note(f"mine-negatives: {path}: {counted}{depth}", code="written", path=path, depths=depths)
 
 
 @dataclass
@@ -154,15 +136,13 @@ class MinedCollection:
         belongs_together(indexes=indexes, corpus=inputs["corpus"])
         self.queries = collections.read_queries(inputs["queries"])
         if settings.answer_filter and not self.queries["answers"].list.len().sum():
-            raise option_error(
-                "answer_filter", None, f"no query of {inputs['queries']} has answers", code="needs-answers"
-            )
+            problem = f"no query of {inputs['queries']} has answers"
+            raise option_error("answer_filter", None, problem, code="needs-answers")
         warn_raters(inputs["qrels"])
         qrels = collections.read_qrels(inputs["qrels"])
         judged = pairs(self.queries, qrels)
         if not len(judged):
-            none = f"has no relevant document for any of the {len(self.queries):,} queries"
-            raise path_error(inputs["qrels"], f"{none}", code="no-judgments")
+            raise path_error(inputs["qrels"], "has no relevant document for any query", code="no-judgments")
         sources = Sources(
             collection=settings.collections[0],
             plan=settings.plan(),

@@ -16,7 +16,7 @@ from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection
 from hybrid_cli.draws import draw
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS, Attacked, Draw, Inputs, MissingResource, Rewrite
 from hybrid_cli.settings import Perturb
@@ -41,13 +41,8 @@ def perturb(settings: Perturb) -> Path:
     queries = collection.queries_path(settings.collection, settings.split)
     several = len(names) > 1 or not settings.output.suffix
     if several and settings.output.suffix == ".parquet":
-        raise InputError(
-            f"{settings.output}: several attacks need a folder; pass --output without .parquet",
-            code="conflicting-options",
-            path=settings.output,
-            option="output",
-            attacks=names,
-        )
+        problem = f"{settings.output}: several attacks need a folder; pass --output without .parquet"
+        raise InputError(problem, code="conflicting-options", option="output")
     inputs: dict[str, dict[str, Path]] = {}
     skipped: dict[str, str] = {}
     for name in names:
@@ -63,10 +58,8 @@ def perturb(settings: Perturb) -> Path:
         problem = f"{settings.output}: the resources of all attacks are missing"
         raise MissingResource(problem, code="missing-resource", path=settings.output)
     if any("groups" in files for files in inputs.values()):
-        note = (
-            "WordNet is not installed; synonyms come from hybrid's small table. Pass --wordnet or --synonyms for others"
-        )
-        console.note(f"perturb: {note}", code="own-synonyms", path=synonyms.OWN)
+        note = "perturb: WordNet is not installed; synonyms come from hybrid's small table (--wordnet, --synonyms)"
+        console.note(note, code="own-synonyms", path=synonyms.OWN)
     if several:
         return _write_folder(settings, inputs, skipped)
     ((name, files),) = inputs.items()
@@ -138,11 +131,8 @@ def _files(name: str, settings: Perturb) -> dict[str, Path]:
         elif settings.translation is not None:
             files |= zip(("there", "back"), settings.translation, strict=True)
         else:
-            raise MissingResource(
-                "no translation models; pass --translation THERE BACK with two folders, or "
-                "--attacked-queries back-translation=FILE",
-                code="missing-resource",
-            )
+            problem = "pass --translation THERE BACK with two folders, or --attacked-queries back-translation=FILE"
+            raise MissingResource(problem, code="missing-resource")
     return files
 
 
@@ -183,12 +173,8 @@ def _from_file(inputs: Inputs) -> Rewrite:
     path = inputs.files["attacked"]
     texts = dict(collection.read_queries(path).select("qid", "text").iter_rows())
     if texts.keys().isdisjoint(inputs.queries["qid"]):
-        raise InputError(
-            f"{path}: contains none of the queries; its first id is {next(iter(texts), 'missing')}",
-            code="other-queries",
-            path=path,
-            id=next(iter(texts), None),
-        )
+        first = next(iter(texts), None)
+        raise path_error(path, f"contains none of the queries; its first id is {first}", code="other-queries", id=first)
 
     def rewrite(qid: str, text: str, draw: Draw) -> Attacked:
         return Attacked(texts.get(qid, "").strip() or text, {"not_in_file": int(qid not in texts)})
@@ -207,13 +193,8 @@ def _counts(queries: pl.DataFrame, attacked: Sequence[Attacked]) -> dict[str, An
 
 def _note(path: str, counts: dict[str, Any]) -> None:
     own = [f"{number:,} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:]]
-    console.note(
-        f"perturb: {path}: {console.counted(query=counts['queries'])}, {counts['changed']:,} changed "
-        f"({counts['unchanged_rate']:.1%} unchanged)" + (f"; {', '.join(own)}" if own else ""),
-        code="written",
-        path=path,
-        **counts,
-    )
+    parts = [console.counted(query=counts["queries"]), f"{counts['changed']:,} changed", *own]
+    console.note(f"perturb: {path}: {', '.join(parts)}", code="written", path=path, **counts)
 
 
 def _meta(settings: Perturb, manifests: Mapping[str, Manifest], skipped: Mapping[str, str]) -> str:

@@ -65,13 +65,9 @@ def pretrain(settings: Pretrain) -> Path:
         return prefetch(corpus.batches(done))
 
     state = session.train(lambda _: Job(learner, batches, session.steps(len(corpus)), save, validator))
-    console.note(
-        f"pretrain: {settings.output}: {console.counted(document=corpus.documents, step=state.step)}{_gain(state)}",
-        code="written",
-        path=settings.output,
-        documents=corpus.documents,
-        steps=state.step,
-    )
+    counted = console.counted(document=corpus.documents, step=state.step)
+    facts = {"path": settings.output, "documents": corpus.documents}
+    console.note(f"pretrain: {settings.output}: {counted}{_gain(state)}", code="written", **facts)
     return settings.output
 
 
@@ -79,8 +75,7 @@ def _contract(start: Path, settings: Pretrain) -> Contract:
     """Return the contract of the model; coCondenser compares [CLS] vectors by inner product."""
     contract = read_contract(start)
     if not contract.tied:
-        problem = f"{start}: has two towers; pretrain one of them: {start / 'document'} or {start / 'query'}"
-        raise InputError(problem, code="two-towers", path=start)
+        raise InputError(f"{start}: has two towers; pretrain one of them: {start / 'document'}", code="two-towers")
     return contract.changed(pooling="cls", normalize=False) if settings.cocondenser else contract
 
 

@@ -161,13 +161,8 @@ def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
     """Warn about examples that hold no errors of the ensemble that a learner is added to."""
     mined = artifacts.read_manifest(settings.training_examples, Kind.EXAMPLES).inputs.values()
     if settings.boost and not any(source["kind"] in (Kind.RUN, Kind.DENSE_INDEX) for source in mined):
-        console.warn(
-            f"{settings.training_examples}: not mined with a run of {settings.boost}, so the learner is not trained "
-            "on its errors; search the training queries with it, and mine with --sources run:FILE",
-            code="boost-not-mined",
-            option="boost",
-            path=settings.training_examples,
-        )
+        problem = f"{settings.training_examples}: not mined with a run of {settings.boost} (--sources run:FILE)"
+        console.warn(problem, code="boost-not-mined", path=settings.training_examples)
 
 
 def _names_encoder(settings: TrainDense) -> bool:
@@ -266,15 +261,8 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
         return
     trained, wanted = read_object(file), vectors.projection.to_dict()
     if trained != wanted:
-        was, now = (
-            ", ".join(f"{name} {value}" for name, value in projection.items()) for projection in (trained, wanted)
-        )
-        raise InputError(
-            f"{file.parent}: was trained orthogonal to another projection of BM25 ({was}; now {now}); use the --dim of "
-            "the model, or another start model",
-            code="other-projection",
-            path=file.parent,
-        )
+        problem = f"{file.parent}: was trained orthogonal to another projection of BM25 ({trained}; now {wanted})"
+        raise InputError(problem, code="other-projection")
 
 
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:

@@ -56,11 +56,8 @@ def train_sparse(settings: TrainSparse) -> Path:
         settings.model, device=settings.device, architecture=settings.architecture, fresh=True, **changes
     )
     if encoder.fresh:
-        console.note(
-            f"{settings.model}: has no {' and no '.join(encoder.fresh)}; training starts with a new one",
-            code="new-head",
-            path=settings.model,
-        )
+        problem = f"{settings.model}: starts with a new {' and a new '.join(encoder.fresh)}"
+        console.note(problem, code="new-head", path=settings.model)
     network = encoder.document_tower.network
     assert not isinstance(network, TableWeights)
     prepare_start(network.backbone, settings, settings.model)

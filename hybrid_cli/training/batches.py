@@ -85,9 +85,7 @@ class Examples:
             InputError: the examples were mined without a lexical index.
         """
         if self._file.read(columns=["lexical_score"])["lexical_score"].null_count:
-            raise path_error(
-                self.path, "has no lexical scores; mine with --index, or use another --loss", code="no-scores"
-            )
+            raise path_error(self.path, "has no lexical scores; mine with --index", code="no-scores")
 
     def check_teacher(self) -> None:
         """Refuse examples of which a document has no score of a teacher.
@@ -104,11 +102,9 @@ class Examples:
         if count == documents:
             raise path_error(self.path, f"has no scores of a teacher; {advice}", code="no-scores")
         if missing is not None:
-            place = f"query {missing['qid']}, document {missing['docid']}"
-            problem = f"{place} and {count - 1:,} others have no score of the teacher; {advice}"
-            raise path_error(
-                self.path, problem, code="missing-score", query=missing["qid"], document=missing["docid"], count=count
-            )
+            facts = {"query": missing["qid"], "document": missing["docid"], "count": count}
+            problem = f"{count:,} documents have no score of the teacher ({missing['qid']}, {missing['docid']})"
+            raise path_error(self.path, f"{problem}; {advice}", code="missing-score", **facts)
 
     def refuse_scores(self, advice: str, qids: pl.Series | None = None) -> None:
         """Refuse examples that have scores of a teacher already.
@@ -209,9 +205,7 @@ class Examples:
     def _draw(self, row: dict[str, Any], negatives: int, rng: np.random.Generator) -> Group:
         pool = row["negatives"] or []
         if not pool and negatives:
-            raise path_error(
-                self.path, f"query {row['qid']} has no negatives; mine again", code="no-negatives", id=row["qid"]
-            )
+            raise path_error(self.path, f"query {row['qid']} has no negatives; mine again", code="no-negatives")
         chosen = [pool[i] for i in rng.choice(len(pool), negatives, replace=len(pool) < negatives)]
         documents = [row, *chosen]
         return Group(
@@ -229,15 +223,9 @@ class Examples:
         """Yield the batches of all epochs from the `done`-th on; the last batch of an epoch may be smaller."""
         most = self._table("negatives").select(pl.col("negatives").list.len().max()).item() or 0
         if 0 < most < plan.negatives:
-            console.warn(
-                f"--negatives {plan.negatives}: {self.path} has at most {most} per query, so each is drawn several "
-                "times; mine more with mine-negatives --negatives",
-                code="few-negatives",
-                option="negatives",
-                value=plan.negatives,
-                path=self.path,
-                most=most,
-            )
+            problem = f"--negatives {plan.negatives}: {self.path} has at most {most} per query; mine more"
+            facts = {"option": "negatives", "value": plan.negatives, "path": self.path, "most": most}
+            console.warn(problem, code="few-negatives", **facts)
         return batches(len(self), lambda epoch, skip: self.epoch(epoch, plan.seed, plan.negatives, skip), plan, done)
 
     def dev_rows(self, queries: int) -> pl.DataFrame:

@@ -53,14 +53,8 @@ def open_callback(name: str) -> Callback:
         InputError: no such class, or one of another form.
     """
     if ":" not in name and name not in CALLBACKS:
-        known = "".join(f", or {choice}" for choice in CALLBACKS)
-        raise option_error(
-            "callback",
-            name,
-            f"unknown; pass module:Class, FILE.py:Class{known}",
-            code="unknown-choice",
-            choices=list(CALLBACKS),
-        )
+        choices, problem = list(CALLBACKS), "unknown; pass module:Class, FILE.py:Class, or the name of a plugin's"
+        raise option_error("callback", name, problem, code="unknown-choice", choices=choices)
     if ":" not in name:
         return CALLBACKS[name]()
     try:
@@ -176,10 +170,6 @@ def open_tracker(name: TrackerName) -> type[Tracker]:
         InputError: its package is not installed.
     """
     if find_spec(TRACKERS[name].package) is None:
-        raise InputError(
-            f"--track {name}: needs the package {name}; run pip install 'hybrid_cli[{name}]'",
-            code="missing-package",
-            option="track",
-            package=name,
-        )
+        problem = f"--track {name}: run pip install 'hybrid_cli[{name}]'"
+        raise InputError(problem, code="missing-package", package=name)
     return TRACKERS[name]

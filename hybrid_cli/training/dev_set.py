@@ -35,17 +35,10 @@ WEIGHTS = (0.0, *(2.0**power for power in range(-4, 5)))  # of BM25 in the sum, 
 CORPUS, HITS, EXAMPLES = "corpus", "hits", "examples"
 _ORIGINS = {
     CORPUS: "all {:,} documents of the corpus",
-    HITS: (
-        "{:,} documents, the judged ones and the top hits of BM25; hits of the model in training outside them are "
-        "missing (the corpus is too large to encode every time)"
-    ),
-    EXAMPLES: (
-        "the {:,} documents of the dev examples (their corpus was moved or changed, or is large and has no index)"
-    ),
+    HITS: "{:,} documents, the judged ones and the top hits of BM25 (the corpus is too large to encode every time)",
+    EXAMPLES: "the {:,} documents of the dev examples (their corpus was changed, or is large and has no index)",
 }
-_SEARCHED = (
-    "; hits of the start model are among them, and after the last step the kept weights search all {:,} documents"
-)
+_SEARCHED = " with those of the start model; at the end the kept weights search all {:,} documents"
 _COLUMNS = ("docid", "title", "text")
 
 
@@ -254,26 +247,17 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
     )
     when = f"every {every:,} steps" if every < steps else "before and after the training"
     criterion = "dev_MRR@10" if bm25 is None else "dev_hybrid_MRR@10"
-    console.note(
-        f"validation {when}: {console.counted(query=len(dev.queries))}, "
-        + _ORIGINS[dev.origin].format(len(dev.documents))
-        + (_SEARCHED.format(len(whole.dev.documents)) if whole else "")
-        + (f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else ""),
-        code="validation",
-        queries=len(dev.queries),
-        documents=len(dev.documents),
-        origin=dev.origin,
-        criterion=criterion,
-        corpus=len(whole.dev.documents) if whole else None,
-    )
+    documents = _ORIGINS[dev.origin].format(len(dev.documents))
+    searched = _SEARCHED.format(len(whole.dev.documents)) if whole else ""
+    kept = f"; keeps the weights with the best {criterion}" if how.options.keep == "best" else ""
+    facts = {"origin": dev.origin, "criterion": criterion, "corpus": len(whole.dev.documents) if whole else None}
+    queries = console.counted(query=len(dev.queries))
+    console.note(f"validation {when}: {queries}, {documents}{searched}{kept}", code="validation", **facts)
+    path = how.examples.examples.path
     if how.examples.lost_index:
-        console.warn(
-            f"{how.examples.examples.path}: its BM25 index is missing or changed, so the validation measures the dense "
-            "model alone, not the sum with BM25; mine the dev examples again",
-            code="index-changed",
-            path=how.examples.examples.path,
-        )
-    _warn_of_training_queries(how.examples.examples.path, dev.queries, how.trained)
+        problem = "its BM25 index is missing or changed, so the sum with BM25 is not measured; mine again"
+        console.warn(f"{path}: {problem}", code="index-changed", path=path)
+    _warn_of_training_queries(path, dev.queries, how.trained)
     return Validator(
         DevRetrieval(dev, encoder, bm25, how.fixed).measure,
         every,
@@ -300,21 +284,12 @@ def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids:
 
 def _warn_of_training_queries(examples: Path | str, queries: pl.DataFrame, trained: Path) -> None:
     """Warn about queries of the validation that are in the training examples too, with the same id and text."""
-    both = (
-        pl.scan_parquet(trained, glob=False)
-        .select("qid", text="query")
-        .unique()
-        .join(queries.lazy(), on=["qid", "text"])
-    )
+    known = pl.scan_parquet(trained, glob=False).select("qid", text="query").unique()
+    both = known.join(queries.lazy(), on=["qid", "text"])
     if common := both.select(pl.len()).collect().item():
-        console.warn(
-            f"{examples}: {common:,} of the {len(queries):,} dev queries are training queries, on which the validation "
-            "is too optimistic; mine the dev examples from another split",
-            code="trained-on-queries",
-            path=examples,
-            count=common,
-            queries=len(queries),
-        )
+        problem = f"{common:,} of the {len(queries):,} dev queries are training queries; mine another split"
+        facts = {"path": examples, "count": common, "queries": len(queries)}
+        console.warn(f"{examples}: {problem}", code="trained-on-queries", **facts)
 
 
 def reciprocal_ranks(scores: Floats, relevant: Sequence[Rows], cut: int = 10) -> npt.NDArray[np.float64]:

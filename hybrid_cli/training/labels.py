@@ -220,9 +220,7 @@ class RunTeacher:
         self.run, self._depth = opened.of_queries(queries["qid"]), depth
         self._lock = Lock()  # the run is read by one thread at a time
         if not self.run.hits:
-            raise path_error(
-                path, f"has no hits for these {len(queries):,} queries; pass a run of them", code="other-queries"
-            )
+            raise path_error(path, "has no hits for these queries; pass a run of them", code="other-queries")
         _check_documents(self.run, corpus, path)
 
     def hits(self, queries: pl.DataFrame) -> Hits:
@@ -302,7 +300,7 @@ class SurrogatePool:
         queries: pl.DataFrame,
         hits: pl.DataFrame,
         texts: Callable[[pl.Series], pl.DataFrame],
-        score: Callable[[pl.DataFrame], pl.Series] | None = None,
+        score: Callable[[pl.DataFrame], pl.Series],
         negatives: int = Imitation.negatives,
         seed: int = Imitation.seed,
     ) -> SurrogatePool:
@@ -312,7 +310,7 @@ class SurrogatePool:
             queries: qid, text.
             hits: the teacher's run of these queries; the negative is one of the last `negatives` hits.
             texts: maps docids to docid, title, text.
-            score: maps pairs (qid, docid) to the teacher's scores; None ranks only the hits of the run.
+            score: maps pairs (qid, docid) to the teacher's scores.
             negatives: number of bottom-ranked hits.
             seed: random seed.
 
@@ -332,11 +330,8 @@ class SurrogatePool:
         documents = pool.to_frame().join(texts(pool), on="docid", maintain_order="left")
         row_of = {docid: row for row, docid in enumerate(pool)}
         asked = lists.select("qid", "text")
-        if score is None:
-            ranked = hits.filter(pl.col("docid").is_in(pool.implode())).select("qid", "docid", "score")
-        else:
-            ranked = asked.select("qid").join(pool.to_frame(), how="cross")
-            ranked = ranked.with_columns(score(ranked).alias("score")).filter(pl.col("score") > 0)
+        ranked = asked.select("qid").join(pool.to_frame(), how="cross")
+        ranked = ranked.with_columns(score(ranked).alias("score")).filter(pl.col("score") > 0)
         return cls(asked, documents, [row_of[best] for best, _ in drawn], runs.ranked(ranked, len(pool)))
 
     def measure(self, encoder: Encoder) -> dict[str, float]:
@@ -383,8 +378,9 @@ class LabeledQueries:
         bounds = ["positives", *(["negatives"] if plan.loss == "contrastive" else [])]
         least, depth = sum(getattr(plan, name) for name in bounds), self._labels.depth
         if least > depth:
-            given = " and ".join(f"--{name} {getattr(plan, name)}" for name in bounds)
-            reason = f"its lists have at most {depth} hits, fewer than the {least} of {given}; pass smaller numbers"
+            reason = (
+                f"its lists have at most {depth} hits, fewer than {least}; lower --{' or --'.join(bounds)}"
+            )
             raise path_error(labels.folder, reason, code="out-of-range", value=least, limit=depth)
         self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
         self._rows = self.texts.select("docid").with_row_index("row")
@@ -392,9 +388,7 @@ class LabeledQueries:
         self._sizes = [int(kept.sum()) for kept in self._kept]
         self.dropped = sum(len(kept) for kept in self._kept) - sum(self._sizes)
         if not sum(self._sizes):
-            raise path_error(
-                labels.folder, f"no query has {least} hits; pass a smaller --{' or --'.join(bounds)}", code="no-hits"
-            )
+            raise path_error(labels.folder, f"no query has {least} hits; pass a smaller --positives", code="no-hits")
         self._known(0)  # checks that the labels belong to this corpus
 
     def __len__(self) -> int:

@@ -32,8 +32,7 @@ from hybrid_cli.training.gradients import FastDropout
 from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.options import Optimization
 
-FIRST_STEPS = 10
-RECENT_STEPS = 10
+FIRST_STEPS, RECENT_STEPS = 10, 10
 FEW = 0.1
 HARDER = "mine harder negatives (a lower --depth, or --sources run:PATH of a dense run)"
 NAMES = {  # name in the learning curve -> name and format in the progress line
@@ -69,14 +68,9 @@ def warn_of_little_loss(curve: Curve, remedy: str = "") -> None:
     """
     shares = [value for _, name, value in curve if name == "active_share"]
     if shares and (mean := sum(shares) / len(shares)) < FEW:
-        console.warn(
-            f"active share {mean:.1%} in the first {len(shares)} steps: hardly any loss is left to learn from"
-            + (f"; {remedy}" if remedy else ""),
-            code="hardly-any-loss",
-            active_share=mean,
-            steps=len(shares),
-            remedy=remedy,
-        )
+        problem = f"active share {mean:.1%} in the first {len(shares)} steps: hardly any loss is left to learn from"
+        facts = {"active_share": mean, "steps": len(shares), "remedy": remedy}
+        console.warn(f"{problem}; {remedy}".removesuffix("; "), code="hardly-any-loss", **facts)
 
 
 VALIDATIONS = 10
@@ -338,14 +332,8 @@ def scalars(tensors: Sequence[Tensor]) -> list[float]:
 
 def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
     if wrong := {name: value for name, value in values.items() if not np.isfinite(value)}:
-        shown = ", ".join(f"{name} {value}" for name, value in wrong.items())
-        remedy = "lower --learning-rate" if step > 1 else "check the weights of the start model"
-        raise HybridError(
-            f"step {step}: not finite ({shown}); {remedy}, or use --dtype fp32",
-            code="values-not-finite",
-            step=step,
-            names=list(wrong),
-        )
+        problem = f"step {step}: {', '.join(wrong)} not finite; lower --learning-rate, or use --dtype fp32"
+        raise HybridError(problem, code="values-not-finite", step=step, names=list(wrong))
 
 
 def rising_steps(plan: Optimization, total: int) -> int:

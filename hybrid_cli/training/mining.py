@@ -501,9 +501,8 @@ class Miner:
         texts = collections.texts(collection, wanted)
         if len(texts) < len(wanted):
             missing = wanted.filter(~wanted.is_in(texts["docid"].implode())).sort()[0]
-            raise path_error(
-                collection, f"has no document {missing} of a run of --sources", code="other-corpus", id=missing
-            )
+            problem = f"has no document {missing} of a run of --sources"
+            raise path_error(collection, problem, code="other-corpus", id=missing)
         return texts
 
     def _taught(self, examples: pl.DataFrame) -> pl.DataFrame:
@@ -514,14 +513,9 @@ class Miner:
             problem = f"scores no relevant document ({_names(missing)}); pass a run of this split that ranks them"
             raise path_error(run, problem, code="no-scores")
         if len(missing):
-            console.warn(
-                f"{run}: lacks the relevant document of {console.counted(example=len(missing))} of {len(scored):,} "
-                f"({_names(missing)}), which are left out; score mined examples with `hybrid rerank` to keep them",
-                code="positives-without-score",
-                path=run,
-                count=len(missing),
-                ids=missing["docid"].unique(maintain_order=True).head(3).to_list(),
-            )
+            some = f"{console.counted(example=len(missing))} of {len(scored):,}"
+            problem = f"{run}: lacks the relevant document of {some} ({_names(missing)}), which are left out"
+            console.warn(problem, code="positives-without-score", path=run, count=len(missing))
         return kept.drop("example").with_row_index("example")
 
     def _with_teacher(self, pairs: pl.DataFrame) -> pl.DataFrame:
@@ -572,13 +566,8 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
         if len(skipped):
             count = skipped["docid"].n_unique()
             documents = console.counted(**{"relevant document": count})
-            console.warn(
-                f"{where}: skips {documents} {what} ({_names(skipped)})",
-                code=code,
-                path=where,
-                count=count,
-                ids=skipped["docid"].unique(maintain_order=True).head(3).to_list(),
-            )
+            problem = f"{where}: skips {documents} {what} ({_names(skipped)})"
+            console.warn(problem, code=code, path=where, count=count)
     return known.drop("example").with_row_index("example")
 
 

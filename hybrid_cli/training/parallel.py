@@ -96,9 +96,8 @@ def start(name: str) -> bool:
     elif device.type == "cpu":
         distributed.init_process_group("gloo", timeout=_PATIENCE)
     else:
-        raise option_error(
-            "device", device.type, "trains in one process; omit torchrun, or use cpu", code="option-does-not-apply"
-        )
+        problem = "trains in one process; omit torchrun, or use cpu"
+        raise option_error("device", device.type, problem, code="option-does-not-apply")
     return True
 
 

@@ -131,9 +131,8 @@ class WholeWordMasking:
     def __init__(self, tokenizer: Any, probability: float):
         tokens = {"mask": tokenizer.mask_token_id, "[CLS]": tokenizer.cls_token_id, "[SEP]": tokenizer.sep_token_id}
         if lacking := [name for name, number in tokens.items() if number is None]:
-            raise InputError(
-                f"the model has no {' and no '.join(lacking)} token; use one like BERT", code="tokenizer-without-mask"
-            )
+            problem = f"the model has no {' and no '.join(lacking)} token; use one like BERT"
+            raise InputError(problem, code="tokenizer-without-mask")
         self._mask, self._first, self._last = tokens.values()
         self._special = np.asarray(sorted(tokenizer.all_special_ids))
         self._ordinary = np.setdiff1d(np.arange(len(tokenizer)), self._special)
@@ -242,7 +241,7 @@ class Corpus:
                 if sum(int(counts.sum()) for counts in counts_by_block.values()) >= enough:
                     break
         if not any(counts.any() for counts in counts_by_block.values()):
-            raise path_error(self._path, "has no words to train on; pretrain needs documents with text", code="no-text")
+            raise path_error(self._path, "has no words to train on", code="no-text")
         return counts_by_block
 
     def _epoch(self, epoch: int, skip: int) -> Iterator[Unit | None]:
@@ -350,14 +349,9 @@ class MaskedLanguageModel(nn.Module):
         whole, is_new = load_masked_language_model(folder)
         heads = [module for name, module in whole.named_children() if name != whole.base_model_prefix]
         if len(heads) != 1:
-            problem = f"{type(whole).__name__} is not supported; use BERT, RoBERTa or similar"
-            raise path_error(folder, problem, code="architecture-unsupported", value=type(whole).__name__)
+            raise path_error(folder, "needs a model like BERT or RoBERTa", code="architecture-unsupported")
         if is_new:
-            console.note(
-                f"{folder}: has no masked-language-model head; a new one is tied to the embeddings",
-                code="new-head",
-                path=folder,
-            )
+            console.note(f"{folder}: starts with a new masked-language-model head", code="new-head", path=folder)
         prepare_start(whole.base_model, start)  # type: ignore[arg-type]
         return cls(whole, heads[0], *_condenser(folder, whole, skip_layer) if condenser else (None,))
 
@@ -397,9 +391,8 @@ def _condenser(folder: Path, whole: PreTrainedModel, skip_layer: int | None) -> 
     config = whole.config
     skip = config.num_hidden_layers // 2 if skip_layer is None else skip_layer
     if not 0 <= skip < config.num_hidden_layers:
-        raise option_error(
-            "skip_layer", skip, f"the model has {config.num_hidden_layers} layers", limit=config.num_hidden_layers
-        )
+        most = config.num_hidden_layers
+        raise option_error("skip_layer", skip, f"the model has {most} layers", limit=most)
     layer = nn.TransformerEncoderLayer(
         d_model=config.hidden_size,
         nhead=config.num_attention_heads,

@@ -64,13 +64,8 @@ class StudentNegatives:
     def __post_init__(self) -> None:
         documents = min(self.pool, len(self.texts))
         if self.count >= documents:
-            console.warn(
-                f"{self.count:,} negatives per query from the model in training: the pool has {documents:,} documents, "
-                "so some are added several times; pass a lower number",
-                code="small-pool",
-                count=self.count,
-                documents=documents,
-            )
+            problem = f"{self.count:,} negatives per query from a pool of {documents:,} documents; pass a lower number"
+            console.warn(problem, code="small-pool", count=self.count, documents=documents)
 
     def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
         """Yield the batches from the `done`-th on, with `count` more documents per query.

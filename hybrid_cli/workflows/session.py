@@ -114,43 +114,21 @@ class Session:
         """Print the output, facts and counts of its training data, and the steps."""
         facts = ", ".join([*data, console.counted(**counts, step=state.step)])
         if state.step and not state.best_step:
-            console.warn(
-                f"{self._settings.command}: no validation was better than the one before the training, so the output "
-                "has the weights from before it; pass --keep last for those of the last step, or a lower "
-                "--learning-rate",
-                code="no-better-validation",
-                option="keep",
-            )
-        console.note(
-            f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}",
-            code="written",
-            path=self._settings.output,
-            kept=state.best_step,
-            steps=state.step,
-            **counts,
-        )
+            problem = "no validation was better than that before the training, whose weights are kept; pass --keep last"
+            console.warn(f"{self._settings.command}: {problem}", code="no-better-validation", option="keep")
+        text = f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}"
+        console.note(text, code="written", path=self._settings.output, kept=state.best_step, steps=state.step, **counts)
 
     def steps(self, examples: int) -> int:
         """Return the number of optimizer steps for `examples` training examples; warn about options without effect."""
         plan = self._settings
         self._epoch_steps, steps = epoch_steps(plan, examples), steps_of(plan, examples)
         if plan.keep_epochs and steps < self._epoch_steps:
-            console.warn(
-                f"--keep-epochs: keeps no model, since an epoch has {self._epoch_steps:,} steps and the training "
-                f"{steps:,}",
-                code="no-effect",
-                option="keep_epochs",
-                steps=steps,
-            )
+            problem = f"--keep-epochs: keeps no model, since an epoch has {self._epoch_steps:,} steps"
+            console.warn(problem, code="no-effect", option="keep_epochs", steps=steps)
         if plan.warmup >= steps:
-            console.warn(
-                f"--warmup {plan.warmup:g}: the training has {steps:,} steps, so the learning rate stays "
-                "below --learning-rate",
-                code="no-effect",
-                option="warmup",
-                value=plan.warmup,
-                steps=steps,
-            )
+            problem = f"--warmup {plan.warmup:g}: of {steps:,} steps, none has the whole --learning-rate"
+            console.warn(problem, code="no-effect", option="warmup", value=plan.warmup, steps=steps)
         return steps
 
 
