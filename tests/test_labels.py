@@ -26,7 +26,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import SCHEMAS, Kind
-from hybrid_cli.training.labels import Hits, MatrixTeacher, RunTeacher, labelled, shard_path, write_shard
+from hybrid_cli.training.labels import Hits, Teacher, labelled, matrix_teacher, run_teacher, shard_path, write_shard
 
 TEXTS = ["the red fox runs", "a red  fox\nruns", "the red fox", "grey owls fly", "", "red fox runs over red fields"]
 
@@ -85,7 +85,7 @@ def lists(hits: Hits) -> list[list[str]]:
 
 def test_the_matrix_returns_the_hits_of_search(index: LexicalIndex, corpus: Path) -> None:
     batch = queries("red fox runs", "unknown", "owls")
-    found = labelled(batch, MatrixTeacher(index, 2).hits(batch))
+    found = labelled(batch, matrix_teacher(index, 2)(batch))
     run = index.search(batch, 2)
     assert found["qid"].to_pylist() == ["q0", "q2"]
     for labels in found.to_pylist():
@@ -94,32 +94,32 @@ def test_the_matrix_returns_the_hits_of_search(index: LexicalIndex, corpus: Path
         assert labels["source"] is None
 
 
-def run_teacher(run: Path, batch: pl.DataFrame, corpus: Path, depth: int) -> RunTeacher:
-    return RunTeacher(run, runs.open_run(run, by_qid=False), batch, corpus, depth)
+def opened(run: Path, batch: pl.DataFrame, corpus: Path, depth: int) -> Teacher:
+    return run_teacher(run, runs.open_run(run, by_qid=False), batch, corpus, depth)
 
 
 def test_a_run_keeps_its_order_down_to_the_depth(tmp_path: Path, corpus: Path) -> None:
     hits = [("q1", "d3", 1, 9.0), ("q1", "d0", 2, 9.0), ("q1", "d2", 3, 1.0), ("q0", "d5", 1, 0.5), ("x", "d9", 1, 1.0)]
     run, batch = write_run(tmp_path / "run.parquet", hits), queries("the red fox", "grey owls fly", "nothing")
-    teacher = run_teacher(run, batch, corpus, 2)
-    assert lists(teacher.hits(batch)) == [["d5"], ["d3", "d0"], []]
-    assert lists(teacher.hits(batch[1:2])) == [["d3", "d0"]]
-    assert labelled(batch, teacher.hits(batch))["scores"].to_pylist() == [[0.5], [9.0, 9.0]]
+    teacher = opened(run, batch, corpus, 2)
+    assert lists(teacher(batch)) == [["d5"], ["d3", "d0"], []]
+    assert lists(teacher(batch[1:2])) == [["d3", "d0"]]
+    assert labelled(batch, teacher(batch))["scores"].to_pylist() == [[0.5], [9.0, 9.0]]
 
 
 def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, corpus: Path) -> None:
     batch = queries("the red fox")
     run = write_run(tmp_path / "run.parquet", [("q0", f"z{n}", n + 1, 1.0) for n in range(5)] + [("q0", "d0", 6, 0.5)])
     with raises("other-corpus", corpus="corpus.parquet", id="z0", count=5):
-        run_teacher(run, batch, corpus, 50)
+        opened(run, batch, corpus, 50)
     repeated = pl.concat([pl.read_parquet(corpus), pl.read_parquet(corpus).head(1)])
     repeated.write_parquet(tmp_path / "repeated.parquet")
     known = write_run(tmp_path / "known.parquet", [("q0", "d0", 1, 0.5)])
     with raises("duplicate-id", path="repeated.parquet", id="d0"):
-        run_teacher(known, batch, tmp_path / "repeated.parquet", 50)
+        opened(known, batch, tmp_path / "repeated.parquet", 50)
     other = write_run(tmp_path / "other.parquet", [("q7", "d0", 1, 1.0)])
     with raises("other-queries", path="other.parquet"):
-        run_teacher(other, batch, corpus, 50)
+        opened(other, batch, corpus, 50)
 
 
 SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"

@@ -27,13 +27,12 @@ def gradients(chunk: int, cached: bool, dropout: float) -> list[torch.Tensor | N
 
     order = torch.tensor([3, 0, 5, 1, 7, 2, 6, 4])
 
-    def loss(vectors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Terms]:
+    def loss(vectors: Sequence[torch.Tensor]) -> Terms:
         scores = vectors[0][:4] @ vectors[0][4:].T
-        value = functional.cross_entropy(scores, torch.arange(4))
-        return value, {"nll": value}
+        return {"nll": functional.cross_entropy(scores, torch.arange(4))}
 
     torch.manual_seed(1)
-    backward(model, Share(inputs.split(chunk), order), loss, cached=cached)
+    backward(model, Share(inputs.split(chunk), order), loss, lambda value: value, cached=cached)
     return [parameter.grad for parameter in model.parameters()]
 
 
@@ -54,13 +53,13 @@ def test_scores_are_not_rounded_to_the_precision_of_the_encoder(cached: bool) ->
     """In bf16, inner products above 128 are whole numbers, and a margin of 1 is one step."""
     inputs, seen = 10 * torch.eye(4) + torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), []
 
-    def loss(vectors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Terms]:
+    def loss(vectors: Sequence[torch.Tensor]) -> Terms:
         seen.append(scores := vectors[0] @ vectors[0].T)
-        return scores.sum(), {}
+        return {"sum": scores.sum()}
 
     leaf = inputs.requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        backward(lambda chunk: chunk, Share([leaf], torch.arange(4)), loss, cached=cached)
+        backward(lambda chunk: chunk, Share([leaf], torch.arange(4)), loss, lambda value: value, cached=cached)
     torch.testing.assert_close(seen[0], inputs.detach() @ inputs.detach().T, rtol=1e-6, atol=1e-6)
 
 

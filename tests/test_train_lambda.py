@@ -313,7 +313,7 @@ def texts(docids: pl.Series) -> pl.DataFrame:
     ],
 )
 def test_mrr_by_hand(scores: list[list[float]], mrr: float) -> None:
-    pool = SurrogatePool.of(QUERIES, HITS, texts, negatives=1)
+    pool = SurrogatePool.of(QUERIES, HITS, texts, lambda pairs: pl.Series([1.0] * len(pairs)), negatives=1)
     assert pool.measure(table(scores))["dev_MRR"] == pytest.approx(mrr)
     assert pool.queries["qid"].to_list() == ["a", "b"]  # c has a single hit
     assert (pool.documents["docid"].to_list(), list(pool.own)) == (["d1", "d3", "d4"], [0, 0])

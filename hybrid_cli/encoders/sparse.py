@@ -313,7 +313,11 @@ class SparseEncoder(nn.Module, TermWeights):
             InputError: no such model, or a checkpoint of another architecture.
         """
         folder = resolve(name)
-        contract = _changed(folder, read_sparse_contract(folder, architecture), overrides)
+        known = {declaration.name for declaration in fields(SparseContract)} - {"pooling"}
+        if unfit := [name for name in overrides if name not in known]:
+            problem = f"only with a dense encoder; {folder} is sparse"
+            raise option_error(unfit[0], None, problem, code="option-does-not-apply")
+        contract = read_sparse_contract(folder, architecture).changed(**overrides)
         base = read_base(folder)
         origin = TowerFiles(folder) if base is None else base.files(folder)
         body = origin.folder
@@ -339,11 +343,16 @@ class SparseEncoder(nn.Module, TermWeights):
         return placed(encoder, device, dtype)
 
     @property
-    def dim(self) -> int:
-        """Size of the vocabulary of the transformer, which may have more ids than the tokenizer."""
+    def network(self) -> VocabularyWeights | TokenWeights:
+        """Network of documents."""
         network = self.document_tower.network
         assert not isinstance(network, TableWeights)
-        return int(network.backbone.config.vocab_size)
+        return network
+
+    @property
+    def dim(self) -> int:
+        """Size of the vocabulary of the transformer, which may have more ids than the tokenizer."""
+        return int(self.network.backbone.config.vocab_size)
 
     @property
     def device(self) -> torch.device:
@@ -353,12 +362,10 @@ class SparseEncoder(nn.Module, TermWeights):
     def save(self, folder: Path) -> None:
         """Write checkpoint, tokenizer, table and contract."""
         folder.mkdir(parents=True, exist_ok=True)
-        network = self.document_tower.network
-        assert not isinstance(network, TableWeights)
-        if adapter_of(network.backbone):
-            save_adapter(folder, network.backbone, network)
+        if adapter_of(self.network.backbone):
+            save_adapter(folder, self.network.backbone, self.network)
         else:
-            network.save(folder)
+            self.network.save(folder)
         with disk.by_name(folder):
             save_tokenizer(self.document_tower.tokenizer, folder)
         if isinstance(table := self.query_tower.network, TableWeights):
@@ -381,7 +388,7 @@ class SparseEncoder(nn.Module, TermWeights):
 
     def start_sparse(self, titles: Sequence[str], texts: Sequence[str]) -> None:
         """Make a new masked-language-model head sparse on some documents; see `VocabularyWeights.start_sparse`."""
-        network = self.document_tower.network
+        network = self.network
         assert isinstance(network, VocabularyWeights)
         ids, _ = self.document_tower.tokenize(self._whole(titles, texts), "document")
         with torch.inference_mode():
@@ -432,7 +439,7 @@ class SparseEncoder(nn.Module, TermWeights):
         The weight of a term is the largest of its words' weights, which are those of their first pieces; negative
         weights count 0. Only terms of the analyzed text have a count.
         """
-        network = self.document_tower.network
+        network = self.network
         assert isinstance(network, TokenWeights)
         ids, words = self.words(texts)
         weighted = [dict[str, float]() for _ in texts]
@@ -465,14 +472,6 @@ def _quantized(matrix: Any, steps: int) -> Any:
     counts.eliminate_zeros()
     counts.sort_indices()
     return counts
-
-
-def _changed(folder: Path, contract: SparseContract, overrides: Mapping[str, Any]) -> SparseContract:
-    known = {declaration.name for declaration in fields(SparseContract)}
-    if unfit := [name for name in overrides if name not in known or name == "pooling"]:
-        problem = f"only with a dense encoder; {folder} is sparse"
-        raise option_error(unfit[0], None, problem, code="option-does-not-apply")
-    return contract.changed(**overrides)
 
 
 def load_sparse(

@@ -28,7 +28,7 @@ from hybrid_cli.settings import Label, SearchOptions
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import labels
-from hybrid_cli.training.labels import MatrixTeacher, Queries, RetrieverTeacher, RunTeacher, Teacher
+from hybrid_cli.training.labels import Queries, matrix_teacher, retriever_teacher, run_teacher
 
 QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
 HITS_IN_A_SHARD = 1 << 22
@@ -104,17 +104,16 @@ def _queries(settings: Label, inputs: dict[str, Path], run: Run | None) -> Queri
 
 def _labeller(settings: Label, inputs: dict[str, Path], run: Run | None) -> Labeller:
     """Open the teacher, or its run on another machine; return a function from queries to their labels."""
-    teacher: Teacher
     if "run" in inputs:
         hits = run or runs.open_run(inputs["run"], by_qid=False)
         queries = collections.read_queries(inputs["queries"])
-        teacher = RunTeacher(inputs["run"], hits, queries, inputs["corpus"], settings.depth)
+        teacher = run_teacher(inputs["run"], hits, queries, inputs["corpus"], settings.depth)
     elif is_retriever(inputs["index"]):
         options = SearchOptions(threads=settings.threads, group=NO_GROUPS)
-        teacher = RetrieverTeacher(open_retriever(RetrieverFiles.read(inputs["index"]), options), settings.depth)
+        teacher = retriever_teacher(open_retriever(RetrieverFiles.read(inputs["index"]), options), settings.depth)
     else:
-        teacher = MatrixTeacher(open_lexical(inputs["index"], threads=settings.threads), settings.depth)
-    return lambda asked: labels.labelled(asked, teacher.hits(asked))
+        teacher = matrix_teacher(open_lexical(inputs["index"], threads=settings.threads), settings.depth)
+    return lambda asked: labels.labelled(asked, teacher(asked))
 
 
 def _write(

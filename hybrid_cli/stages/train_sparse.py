@@ -14,7 +14,6 @@ from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.encoders.contract import Contract, TextForm
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
-from hybrid_cli.encoders.sparse_towers import TableWeights
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
 from hybrid_cli.training import losses
@@ -58,9 +57,7 @@ def train_sparse(settings: TrainSparse) -> Path:
     if encoder.fresh:
         problem = f"{settings.model}: starts with a new {' and a new '.join(encoder.fresh)}"
         console.note(problem, code="new-head", path=settings.model)
-    network = encoder.document_tower.network
-    assert not isinstance(network, TableWeights)
-    prepare_start(network.backbone, settings, settings.model)
+    prepare_start(encoder.network.backbone, settings, settings.model)
     if encoder.fresh and settings.architecture == "splade":
         first = next(examples.batches(settings))
         encoder.start_sparse([*chain(*(group.titles for group in first))], [*chain(*(group.texts for group in first))])

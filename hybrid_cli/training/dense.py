@@ -17,15 +17,13 @@ from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import SparseTower
-from hybrid_cli.encoders.transformer import Tower, TransformerEncoder, batches_by_length
+from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed_mask
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, VectorsOfOthers
 from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, TeacherScores
-
-_TOKENS_AT_ONCE = 4096
 
 Chunk = tuple[Tower | SparseTower, Tensor, Tensor]
 Model = TypeVar("Model", TransformerEncoder, SparseEncoder)
@@ -64,31 +62,6 @@ class BatchSources:
     base: Encoder | None = None
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Tokenizes the texts of a tower.
-
-    Attributes:
-        tower: encodes the tokens.
-        tokenizer: tokenizer of the tower.
-    """
-
-    tower: Tower | SparseTower
-    tokenizer: Any
-
-    def of(self, texts: list[str], side: str) -> list[list[int]]:
-        """Return the token ids of each text, a `query` or a `document`."""
-        return self.tower.tokenize(texts, side, self.tokenizer)[0] if texts else []
-
-    def batched(self, tokens: list[list[int]], side: str, most: int | None) -> tuple[list[Chunk], Tensor]:
-        """Return chunks of at most `most` texts of similar length, and the row of each of their texts."""
-        parts = list(batches_by_length([len(ids) for ids in tokens], _TOKENS_AT_ONCE, most))
-        chunks = []
-        for rows in parts:
-            chunks.append((self.tower, *self.tower.batch([tokens[row] for row in rows], side)))
-        return chunks, torch.from_numpy(np.concatenate([*parts, np.empty(0, np.int64)]))
-
-
 class DenseLearner(Generic[Model]):
     """Computes the gradients of an encoder on batches of queries with their documents.
 
@@ -115,27 +88,38 @@ class DenseLearner(Generic[Model]):
         if sources.weight is not None:  # optimized, checkpointed and restored with the encoder
             encoder.add_module("scorer_weight", sources.weight)
         # Copies, because `encode_queries` sets the maximum length of the encoder's tokenizers in another thread.
-        self._query_tokens, self._document_tokens = (
-            Tokens(tower, copy.deepcopy(tower.tokenizer)) for tower in (encoder.query_tower, encoder.document_tower)
-        )
+        towers = {"query": encoder.query_tower, "document": encoder.document_tower}
+        self._sides: dict[str, tuple[Tower | SparseTower, Any]]
+        self._sides = {side: (tower, copy.deepcopy(tower.tokenizer)) for side, tower in towers.items()}
 
     def prepare(self, groups: list[Group]) -> Batch:
         """Tokenize the share of a batch that this process encodes; may run in another thread than `backward`."""
         mine, contract = parallel.share(groups), self.model.contract
-        queries = self._query_tokens.of([contract.query(group.query) for group in mine], "query")
-        chunks, rows = self._query_tokens.batched(queries, "query", self.chunk_size)
+        queries = self._tokens([contract.query(group.query) for group in mine], "query")
+        share = self._share(queries, "query")
         if self.sources.queries_only:
-            return Batch(groups, Share(chunks, torch.argsort(rows)))
+            return Batch(groups, share)
         texts = [
             contract.document(title, text)
             for group in mine
             for title, text in zip(group.titles, group.texts, strict=True)
         ]
-        documents = self._document_tokens.of(texts, "document")
+        documents = self._tokens(texts, "document")
         if self.sources.masking is not None:
             documents = self._masked(mine, queries, documents)
-        more, more_rows = self._document_tokens.batched(documents, "document", self.chunk_size)
-        return Batch(groups, Share(chunks + more, torch.argsort(torch.cat([rows, len(queries) + more_rows]))))
+        return Batch(groups, share + self._share(documents, "document"))
+
+    def _tokens(self, texts: list[str], side: str) -> list[list[int]]:
+        tower, tokenizer = self._sides[side]
+        return tower.tokenize(texts, side, tokenizer)[0] if texts else []
+
+    def _share(self, tokens: list[list[int]], side: str) -> Share[Chunk]:
+        tower: Tower | SparseTower = self._sides[side][0]
+
+        def chunk(rows: np.ndarray) -> Chunk:
+            return (tower, *tower.batch([tokens[row] for row in rows], side))
+
+        return Share.of([*map(len, tokens)], chunk, self.chunk_size)
 
     def backward(self, prepared: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
@@ -143,7 +127,7 @@ class DenseLearner(Generic[Model]):
         mask, constants = allowed_mask(groups).to(device), self._constants(groups)
         diagnostics: Terms = {}
 
-        def loss(vectors: Sequence[Tensor]) -> tuple[Tensor, Terms]:
+        def loss(vectors: Sequence[Tensor]) -> Terms:
             counts = parallel.shares(len(groups))
             queries = torch.cat([mine[:count] for mine, count in zip(vectors, counts, strict=True)])
             if self.sources.queries_only:
@@ -159,8 +143,7 @@ class DenseLearner(Generic[Model]):
             if self.sources.weight is not None:
                 batch = replace(batch, scorer_weight=self.sources.weight(step, groups[0].noise).to(device))
                 batch.record(scorer_weight=torch.as_tensor(batch.scorer_weight))
-            terms = self.objective(batch)
-            return scale(torch.stack(list(terms.values())).sum()), terms
+            return self.objective(batch)
 
         def encode(chunk: Chunk) -> Tensor:
             with self._autocast():
@@ -171,8 +154,7 @@ class DenseLearner(Generic[Model]):
         # One autocast context for all chunks casts the weights once. With caching, each chunk needs its own context:
         # casts of the pass without a graph must not be reused.
         with nullcontext() if cached else self._autocast():
-            terms = backward(encode, prepared.share, loss, cached=cached)
-        return {name: value.detach() for name, value in {**terms, **diagnostics}.items()}
+            return backward(encode, prepared.share, loss, scale, cached=cached) | diagnostics
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.model.device, self.precision)

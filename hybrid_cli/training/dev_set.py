@@ -88,7 +88,6 @@ class DevSet:
             limit: largest number of documents; of a larger corpus, BM25's first `MOST_HITS` hits, rank by rank.
         """
         rows, corpus = dev.examples.dev_rows(queries), dev.corpus
-
         asked = rows.select("qid", text="query").unique("qid", keep="first", maintain_order=True)
         if corpus is not None and collections.document_count(corpus) <= limit:
             documents, origin = collections.scan(corpus).select(_COLUMNS).collect(), CORPUS
@@ -169,15 +168,15 @@ class DevRetrieval:
             values["dev_cos2"] = float(np.mean([cosine.mean().item() for cosine in cosines]))
         return values
 
+    def measure_corpus(self) -> dict[str, float]:
+        """Return the measures of the rankings, with `dev_corpus_` in place of `dev_`."""
+        return {name.replace("dev_", "dev_corpus_"): value for name, value in self.measure().items()}
+
     def hits(self) -> pl.Series:
         """Return the first `MOST_HITS` docids of the current model, rank by rank down to rank `DEPTH`."""
         scores = self.encoder.encode_queries(self._texts) @ self._documents().T
         ranked = np.stack([np.argsort(-row, kind="stable")[:DEPTH] for row in scores]).T.ravel()
         return self.dev.documents["docid"].gather(ranked).unique(maintain_order=True).head(MOST_HITS)
-
-    def measure_corpus(self) -> dict[str, float]:
-        """Return the measures of the rankings, with `dev_corpus_` in place of `dev_`."""
-        return {name.replace("dev_", "dev_corpus_"): value for name, value in self.measure().items()}
 
     def _encoded(self) -> Floats:
         """Return the vectors of all documents as a search uses them: of a binary encoder, the codes."""
@@ -231,17 +230,14 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
     """
     if how is None or parallel.rank():
         return None
-    lexical = how.examples.index
     steps, per_step = how.steps, how.step_documents
     encoded = steps * per_step
     limit = min(LARGEST, max(SMALL_CORPUS, encoded // 2)) if how.whole else MOST_HITS
     dev = DevSet.of(how.examples, how.options.dev_queries, limit)
-    whole = None
-    if dev.origin == HITS and how.whole:
-        whole = _whole(how, encoder, min(LARGEST, encoded))
+    whole = _whole(how, encoder, min(LARGEST, encoded)) if dev.origin == HITS and how.whole else None
     if whole:
         dev = dev.with_hits(whole.hits(), whole.dev.documents)
-    bm25 = _bm25(lexical, how.projection, dev.documents["docid"])
+    bm25 = _bm25(how.examples.index, how.projection, dev.documents["docid"])
     every = how.options.eval_steps or max(
         1, steps // VALIDATIONS, 0 if how.fixed else -(-len(dev.documents) // per_step)
     )

@@ -11,15 +11,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.losses import Terms
 
 Chunk = TypeVar("Chunk")
+TOKENS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,36 @@ class Share(Generic[Chunk]):
     chunks: Sequence[Chunk]
     order: Tensor
 
+    @classmethod
+    def of(
+        cls, lengths: Sequence[int], make: Callable[[np.ndarray], Chunk], most: int | None, tokens: int = TOKENS_AT_ONCE
+    ) -> Share[Chunk]:
+        """Return texts in chunks of similar length.
+
+        Args:
+            lengths: tokens of each text.
+            make: makes a chunk of the texts in some rows.
+            most: maximum texts of a chunk.
+            tokens: maximum tokens of a chunk, padding included.
+        """
+        parts = [*batches_by_length(lengths, tokens, most)]
+        rows = torch.from_numpy(np.concatenate([*parts, np.empty(0, np.int64)]))
+        return cls([*map(make, parts)], torch.argsort(rows))
+
+    def __add__(self, other: Share[Chunk]) -> Share[Chunk]:
+        """Return these texts, and then those of `other`."""
+        return Share([*self.chunks, *other.chunks], torch.cat([self.order, len(self.order) + other.order]))
+
 
 def backward(
     encode: Callable[[Chunk], Tensor],
     share: Share[Chunk],
-    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Terms]],
+    loss: Callable[[Sequence[Tensor]], Terms],
+    scale: Callable[[Tensor], Tensor],
     *,
     cached: bool,
 ) -> Terms:
-    """Add the gradients of `loss(vectors of the whole batch)` to the parameters behind `encode`.
+    """Add the gradients of the sum of `loss(vectors of the whole batch)` to the parameters behind `encode`.
 
     With caching, every chunk is encoded twice, the second time with the gradient of its vectors, so that only one
     chunk's graph is in memory (GradCache, section 3). The gradient is that of the whole batch up to float error; random
@@ -54,14 +78,15 @@ def backward(
     Args:
         encode: chunk -> vectors [n, d]; may be random (dropout).
         share: texts of this process.
-        loss: vectors [n, d] of the texts of each process -> (scalar, terms to report).
+        loss: vectors [n, d] of the texts of each process -> terms, which are scalars.
+        scale: scales the sum.
         cached: use gradient caching.
 
     Returns:
-        Terms of the loss.
+        Detached terms of the loss.
     """
     if not cached and parallel.size() == 1:
-        value, terms = _without_autocast(loss, [torch.cat([encode(chunk) for chunk in share.chunks])[share.order]])
+        value, terms = _scaled(loss, scale, [torch.cat([encode(chunk) for chunk in share.chunks])[share.order]])
         value.backward()
         return terms
     states, vectors = [], []
@@ -73,7 +98,7 @@ def backward(
     everything = parallel.gather(rows)
     leaves = torch.cat(everything).requires_grad_()
     counts = [len(part) for part in everything]
-    value, terms = _without_autocast(loss, leaves.split(counts))
+    value, terms = _scaled(loss, scale, leaves.split(counts))
     gradients = _in_chunks(_gradient(value, leaves).split(counts)[parallel.rank()], share.order, vectors)
     for chunk, state, known, gradient in zip(share.chunks, states, vectors, gradients, strict=True):
         if not cached:
@@ -85,11 +110,14 @@ def backward(
     return terms
 
 
-def _without_autocast(
-    loss: Callable[[Sequence[Tensor]], tuple[Tensor, Terms]], vectors: Sequence[Tensor]
+def _scaled(
+    loss: Callable[[Sequence[Tensor]], Terms], scale: Callable[[Tensor], Tensor], vectors: Sequence[Tensor]
 ) -> tuple[Tensor, Terms]:
+    """Return the scaled sum of the terms, and the detached terms."""
     with torch.autocast(vectors[0].device.type, enabled=False):
-        return loss(vectors)
+        terms = loss(vectors)
+        value = scale(torch.stack([*terms.values()]).sum())
+    return value, {name: term.detach() for name, term in terms.items()}
 
 
 def _in_chunks(gradient: Tensor, order: Tensor, vectors: list[Tensor]) -> tuple[Tensor, ...]:

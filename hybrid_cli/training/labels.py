@@ -34,6 +34,7 @@ from hybrid_cli.training.teachers import mapped_texts
 Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
+Teacher: TypeAlias = Callable[[pl.DataFrame], Hits]  # of queries: qid, text
 
 
 # -------------------------------------------------------------------------------------------------------------- on disk
@@ -163,44 +164,32 @@ def _drawn(blocks: Iterable[pl.DataFrame], total: int, counts: dict[str, int], o
 # ------------------------------------------------------------------------------------------------------------- teachers
 
 
-class MatrixTeacher:
-    """BM25, computed with the impact matrix.
+def matrix_teacher(index: LexicalIndex, depth: int) -> Teacher:
+    """Return BM25, computed with the impact matrix of a lexical index of the corpus, to `depth` hits per query."""
 
-    Args:
-        index: lexical index of the corpus.
-        depth: hits per query.
-    """
+    def hits_of(queries: pl.DataFrame) -> Hits:
+        hits = index.hits(index.prepare(queries), depth)
+        return hits.counts, index.docids.gather(hits.rows), hits.scores
 
-    def __init__(self, index: LexicalIndex, depth: int):
-        self._index, self._depth = index, depth
-
-    def hits(self, queries: pl.DataFrame) -> Hits:
-        """Return the hits of BM25 for queries (text)."""
-        hits = self._index.hits(self._index.prepare(queries), self._depth)
-        return hits.counts, self._index.docids.gather(hits.rows), hits.scores
+    return hits_of
 
 
-class RetrieverTeacher:
-    """The fused ranking of a retriever.
+def retriever_teacher(retriever: Index, depth: int) -> Teacher:
+    """Return the fused ranking of a retriever: open indexes of the corpus, and their fusion, as one index."""
+    lock = Lock()  # encoders are used by one thread at a time
 
-    Args:
-        retriever: open indexes of the corpus, and their fusion, as one index.
-        depth: hits per query.
-    """
-
-    def __init__(self, retriever: Index, depth: int):
-        self._retriever, self._depth = retriever, depth
-        self._lock = Lock()  # encoders are used by one thread at a time
-
-    def hits(self, queries: pl.DataFrame) -> Hits:
-        """Return the hits of the retriever for queries (qid, text)."""
-        with self._lock:
-            blocks = self._retriever.runs(queries.select("qid", "text"), self._depth)
+    def hits_of(queries: pl.DataFrame) -> Hits:
+        with lock:
+            blocks = retriever.runs(queries.select("qid", "text"), depth)
             return _of_run(pl.concat([runs.empty(), *(block.select(runs.SCHEMA.names()) for block in blocks)]), queries)
 
+    return hits_of
 
-class RunTeacher:
-    """The ranking of a run, such as that of a learned sparse model; memory holds a block of hits and their ids.
+
+def run_teacher(path: Path, opened: Run, queries: pl.DataFrame, corpus: Path, depth: int) -> Teacher:
+    """Return the ranking of a run, such as that of a learned sparse model; memory holds a block of hits and their ids.
+
+    Queries in another order than that of the run hold its hits in memory.
 
     Args:
         path: the run.
@@ -209,36 +198,21 @@ class RunTeacher:
         corpus: the corpus file.
         depth: hits per query.
 
-    Attributes:
-        run: hits of the queries.
-
     Raises:
         InputError: not a run, a document that is not in the corpus, or a run of other queries.
     """
+    run, lock = opened.of_queries(queries["qid"]), Lock()  # the run is read by one thread at a time
+    if not run.hits:
+        raise path_error(path, "has no hits for these queries; pass a run of them", code="other-queries")
+    _check_documents(run, corpus, path)
+    first = pl.int_range(pl.len()).over("qid") < depth
 
-    def __init__(self, path: Path, opened: Run, queries: pl.DataFrame, corpus: Path, depth: int):
-        self.run, self._depth = opened.of_queries(queries["qid"]), depth
-        self._lock = Lock()  # the run is read by one thread at a time
-        if not self.run.hits:
-            raise path_error(path, "has no hits for these queries; pass a run of them", code="other-queries")
-        _check_documents(self.run, corpus, path)
+    def hits_of(queries: pl.DataFrame) -> Hits:
+        with lock:
+            blocks = run.in_order(queries["qid"]).blocks()
+            return _of_run(pl.concat([runs.empty(), *(block.filter(first) for block in blocks)]), queries)
 
-    def hits(self, queries: pl.DataFrame) -> Hits:
-        """Return the hits of the run for some of the queries (qid, text).
-
-        Queries in another order than that of the run hold its hits in memory.
-        """
-        with self._lock:
-            blocks = self.run.in_order(queries["qid"]).blocks()
-            hits = pl.concat([runs.empty(), *(self._best(block) for block in blocks)])
-        return _of_run(hits, queries)
-
-    def _best(self, block: pl.DataFrame) -> pl.DataFrame:
-        """Return the best hits of each query of a block."""
-        return block.filter(pl.int_range(pl.len()).over("qid") < self._depth)
-
-
-Teacher: TypeAlias = MatrixTeacher | RetrieverTeacher | RunTeacher
+    return hits_of
 
 
 def _of_run(run: pl.DataFrame, queries: pl.DataFrame) -> Hits:
@@ -378,9 +352,7 @@ class LabeledQueries:
         bounds = ["positives", *(["negatives"] if plan.loss == "contrastive" else [])]
         least, depth = sum(getattr(plan, name) for name in bounds), self._labels.depth
         if least > depth:
-            reason = (
-                f"its lists have at most {depth} hits, fewer than {least}; lower --{' or --'.join(bounds)}"
-            )
+            reason = f"its lists have at most {depth} hits, fewer than {least}; lower --{' or --'.join(bounds)}"
             raise path_error(labels.folder, reason, code="out-of-range", value=least, limit=depth)
         self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
         self._rows = self.texts.select("docid").with_row_index("row")

@@ -246,7 +246,8 @@ class _Loop(Generic[Batch]):
     def step(self, batches: Iterator[Batch], step: int) -> None:
         """Make an optimizer step, and what is due after it."""
         state, total, per_epoch = self.state, self.job.steps, self.job.epoch_steps
-        self.trainer.set_rate(self.plan.learning_rate * rate_factor(self.plan, step, total, per_epoch or total))
+        for group in self.trainer.optimizer.param_groups:
+            group["lr"] = self.plan.learning_rate * rate_factor(self.plan, step, total, per_epoch or total)
         torch.manual_seed(self.plan.seed * 1_000_003 + step + (parallel.rank() << 40))
         self.pending.append((step + 1, self.trainer.step(batches, step)))
         state.step = step + 1
@@ -336,11 +337,6 @@ def _refuse_infinite(step: int, values: Mapping[str, float]) -> None:
         raise HybridError(problem, code="values-not-finite", step=step, names=list(wrong))
 
 
-def rising_steps(plan: Optimization, total: int) -> int:
-    """Return the number of steps with a rising rate, of all steps."""
-    return round(total * plan.warmup) if plan.warmup < 1 else round(plan.warmup)
-
-
 def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> float:
     """Return the learning rate at `step` relative to its peak: linear warm-up from 0, then the schedule of the plan.
 
@@ -350,7 +346,7 @@ def rate_factor(plan: Optimization, step: int, total: int, per_epoch: int) -> fl
         total: number of steps.
         per_epoch: steps per epoch.
     """
-    rising = rising_steps(plan, total)
+    rising = round(total * plan.warmup if plan.warmup < 1 else plan.warmup)
     if step < rising:
         return (step + 1) / (rising + 1)
     if plan.schedule == "linear":
@@ -394,11 +390,6 @@ class Trainer(Generic[Batch]):
             parameter_groups(learner.model, plan.weight_decay), lr=plan.learning_rate, eps=1e-8, fused=True
         )
         self.scaler = torch.amp.GradScaler(self.parameters[0].device.type, enabled=learner.precision == torch.float16)
-
-    def set_rate(self, rate: float) -> None:
-        """Set the learning rate of the next step."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
 
     def step(self, batches: Iterator[Batch], step: int = 0) -> list[Terms]:
         """Make one optimizer step over some batches; return the terms of the loss and diagnostics of each batch."""

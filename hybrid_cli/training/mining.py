@@ -164,10 +164,10 @@ def pair_filters(forbidden: Mapping[str, pl.DataFrame]) -> dict[str, Filter]:
         forbidden: name of the filter -> the pairs (qid, docid) that it drops.
     """
 
-    def filter_of(dropped: pl.DataFrame) -> Filter:
-        return lambda candidates: candidates.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
+    def keep(dropped: pl.DataFrame, candidates: pl.DataFrame) -> pl.DataFrame:
+        return candidates.join(dropped, on=["qid", "docid"], how="anti", maintain_order="left")
 
-    return {name: filter_of(dropped) for name, dropped in forbidden.items()}
+    return {name: partial(keep, dropped) for name, dropped in forbidden.items()}
 
 
 def score_filters(
@@ -182,22 +182,18 @@ def score_filters(
         relative_margin: highest fraction of the positive's score that passes.
     """
 
-    def filter_below(bound: pl.Expr) -> Filter:
-        def keep(candidates: pl.DataFrame) -> pl.DataFrame:
-            scored = candidates.join(
-                positive_scores, on="example", how="left", maintain_order="left", suffix="_positive"
-            )
-            return scored.filter(pl.col("score").is_null() | (pl.col("score") <= bound)).drop("score_positive")
-
-        return keep
+    def keep(bound: pl.Expr, candidates: pl.DataFrame) -> pl.DataFrame:
+        known = positive_scores.rename({"score": "score_positive"})
+        scored = candidates.join(known, on="example", how="left", maintain_order="left")
+        return scored.filter(pl.col("score").is_null() | (pl.col("score") <= bound)).drop("score_positive")
 
     filters: dict[str, Filter] = {}
     if max_score is not None:
-        filters["max score"] = filter_below(pl.lit(max_score))
+        filters["max score"] = partial(keep, pl.lit(max_score))
     if relative_margin is not None:
         positive = pl.coalesce("score_positive", pl.col("score").min().over("example"))
         # The bound is below the score of the positive, also if that is negative.
-        filters["relative margin"] = filter_below(positive - (1 - relative_margin) * positive.abs())
+        filters["relative margin"] = partial(keep, positive - (1 - relative_margin) * positive.abs())
     return filters
 
 
@@ -255,13 +251,9 @@ def draw(pools: Mapping[str, pl.DataFrame], wanted: Mapping[str, NDArray[np.int6
         else:
             tally.add(RANDOM, REPLACEMENTS, int(np.maximum(counts - wanted[RANDOM], 0).sum()))
         chosen.append(taken)
-    return _shuffled(pl.concat(chosen))
-
-
-def _shuffled(chosen: pl.DataFrame) -> pl.DataFrame:
-    """Return the draws with mixed sources in each list, so that a training with few negatives sees all sources."""
-    again = mix(chosen["key"].to_numpy() ^ GOLDEN)
-    return chosen.with_columns(pl.Series("key", again)).sort("example", "key", "docid").drop("key")
+    drawn = pl.concat(chosen)
+    again = mix(drawn["key"].to_numpy() ^ GOLDEN)  # mixes the sources, so that a training with few negatives sees all
+    return drawn.with_columns(pl.Series("key", again)).sort("example", "key", "docid").drop("key")
 
 
 def fold_columns(*columns: str) -> pl.Expr:
@@ -412,10 +404,12 @@ class Miner:
         Returns:
             example, qid, docid, source.
         """
-        chosen, tallies = [], []
+        chosen, tallies = list[pl.DataFrame](), list[Tally]()
         parts = list(examples.iter_slices(EXAMPLES_AT_ONCE))
         with console.progress("mine", len(examples), "examples") as advance:
-            blocks = cluster.map_blocks(self.sources.where, partial(_block_miner, self), parts)
+            start: Callable[[], Callable[[pl.DataFrame], tuple[pl.DataFrame, Tally]]]
+            start = partial(getattr, self, "mine_block")
+            blocks = cluster.map_blocks(self.sources.where, start, parts)
             for part, (drawn, tally) in zip(parts, blocks, strict=True):
                 chosen.append(drawn)
                 tallies.append(tally)
@@ -535,10 +529,6 @@ class Miner:
         return candidates.with_columns(
             self.index.score(candidates.select("qid", "docid"), queries).alias("lexical_score")
         )
-
-
-def _block_miner(miner: Miner) -> Callable[[pl.DataFrame], tuple[pl.DataFrame, Tally]]:
-    return miner.mine_block
 
 
 def _run(path: Path, queries: pl.DataFrame) -> Run:

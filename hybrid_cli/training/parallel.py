@@ -27,11 +27,6 @@ BUCKET = 1 << 24  # values of gradients that are summed at once
 Item = TypeVar("Item")
 
 
-def requested_processes() -> int:
-    """Return the number of processes that the launcher started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def size() -> int:
     """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
@@ -89,7 +84,7 @@ def start(name: str) -> bool:
     device = torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # before NCCL starts, which else opens a context of each process on GPU 0
-    if requested_processes() == 1 or distributed.is_initialized():
+    if os.environ.get("WORLD_SIZE", "1") == "1" or distributed.is_initialized():
         return False
     if device.type == "cuda":
         distributed.init_process_group("nccl", device_id=device, timeout=_PATIENCE)

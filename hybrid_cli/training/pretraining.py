@@ -31,12 +31,11 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.loading import padding_of
 from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse_towers import load_masked_language_model
-from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import passes
-from hybrid_cli.training.gradients import Share, backward
+from hybrid_cli.training.gradients import TOKENS_AT_ONCE, Share, backward
 from hybrid_cli.training.losses import Terms, span_contrast
 from hybrid_cli.training.options import WHOLE, Pretraining, Start
 from hybrid_cli.training.start import prepare_start
@@ -311,7 +310,6 @@ class Corpus:
 
 
 _HEAD_LAYERS = 2
-_TOKENS_AT_ONCE = 4096
 
 Chunk = tuple[Tensor, Tensor, Tensor]  # ids, attention mask and labels, each [n, L]
 
@@ -441,12 +439,10 @@ class PretrainingLearner:
         if self.model.condenser is None:
             return self._one_by_one(share.chunks, masked, scale)
 
-        def loss(rows: Sequence[Tensor]) -> tuple[Tensor, Terms]:
-            terms = self._terms(torch.cat(list(rows)), masked)
-            return scale(torch.stack(list(terms.values())).sum()), terms
+        def loss(rows: Sequence[Tensor]) -> Terms:
+            return self._terms(torch.cat([*rows]), masked)
 
-        terms = backward(self._encode, share, loss, cached=self.chunk_size is not None)
-        return {name: term.detach() for name, term in terms.items()}
+        return backward(self._encode, share, loss, scale, cached=self.chunk_size is not None)
 
     def measure(self, batch: Spans) -> dict[str, float]:
         """Return the terms of a held-out batch, for the learning curve."""
@@ -481,15 +477,14 @@ class PretrainingLearner:
     def _chunks(self, batch: Spans) -> Share[Chunk]:
         """Return chunks of spans of similar length."""
         lengths = [len(ids) for ids in batch.ids]
-        tokens = _TOKENS_AT_ONCE if self.chunk_size is None else self.chunk_size * max(lengths, default=0)
-        parts = list(batches_by_length(lengths, tokens, self.chunk_size))
-        chunks = []
-        for rows in parts:
+        tokens = TOKENS_AT_ONCE if self.chunk_size is None else self.chunk_size * max(lengths, default=0)
+
+        def chunk(rows: np.ndarray) -> Chunk:
             ids = _padded([batch.ids[row] for row in rows], self._padding)
             mask = torch.arange(ids.shape[1]) < torch.tensor([[lengths[row]] for row in rows])
-            chunks.append((ids, mask.long(), _padded([batch.labels[row] for row in rows], IGNORED)))
-        rows = np.concatenate([*parts, np.empty(0, np.int64)])
-        return Share(chunks, torch.argsort(torch.from_numpy(rows)))
+            return ids, mask.long(), _padded([batch.labels[row] for row in rows], IGNORED)
+
+        return Share.of(lengths, chunk, self.chunk_size, tokens)
 
 
 def _masked(batch: Spans) -> int:

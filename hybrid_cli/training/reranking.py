@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from torch.nn import functional
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.models import autocast
-from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
 from hybrid_cli.training.dev_set import reciprocal_ranks
@@ -26,7 +26,6 @@ from hybrid_cli.training.options import RerankerLoss
 from hybrid_cli.training.roc import MatchMasking
 
 DEV_NEGATIVES = 50  # of each dev query
-_TOKENS_AT_ONCE = 4096
 
 Objective = Callable[[Tensor], Terms]
 Chunk = dict[str, Tensor]
@@ -96,11 +95,10 @@ class RerankerLearner:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""
         recorded: Terms = {}
 
-        def loss(chunks: Sequence[Tensor]) -> tuple[Tensor, Terms]:
+        def loss(chunks: Sequence[Tensor]) -> Terms:
             scores = torch.cat(list(chunks)).view(len(groups), -1)
             recorded.update(diagnostics(scores, self.loss))
-            terms = LOSSES[self.loss](scores)
-            return scale(torch.stack(list(terms.values())).sum()), terms
+            return LOSSES[self.loss](scores)
 
         def encode(chunk: Chunk) -> Tensor:
             with self._autocast():
@@ -109,8 +107,7 @@ class RerankerLearner:
 
         cached = self.chunk_size is not None
         with nullcontext() if cached else self._autocast():
-            terms = backward(encode, self._share(parallel.share(groups)), loss, cached=cached)
-        return {name: value.detach() for name, value in {**terms, **recorded}.items()}
+            return backward(encode, self._share(parallel.share(groups)), loss, scale, cached=cached) | recorded
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.model.device, self.precision)
@@ -120,9 +117,7 @@ class RerankerLearner:
         if not groups:  # more processes than queries
             return Share([], torch.empty(0, dtype=torch.long))
         encoded = self.inputs(groups)
-        parts = list(batches_by_length([len(ids) for ids in encoded["input_ids"]], _TOKENS_AT_ONCE, self.chunk_size))
-        order = torch.argsort(torch.from_numpy(np.concatenate(parts)))
-        return Share([self.model.padded(encoded, rows) for rows in parts], order)
+        return Share.of([*map(len, encoded["input_ids"])], partial(self.model.padded, encoded), self.chunk_size)
 
     def inputs(self, groups: Sequence[Group]) -> Any:
         """Return the tokenizer's encodings of all pairs, group by group, with masked matches."""

@@ -156,9 +156,7 @@ class MatchMasking:
         self.share = share
         self._mask: int = tokenizer.mask_token_id
         special = set(tokenizer.all_special_ids)
-        self._words = {
-            number for piece, number in tokenizer.get_vocab().items() if number not in special and _is_word(piece)
-        }
+        self._words = {number for piece, number in tokenizer.get_vocab().items() if _is_word(piece)} - special
         self._query_start = _prefix_length(tokenizer, contract, contract.query_head)
         self._document_start = _prefix_length(tokenizer, contract, contract.document_head)
 

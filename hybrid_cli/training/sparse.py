@@ -17,10 +17,9 @@ from hybrid_cli.encoders.transformer import batches_by_length
 from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, batches
+from hybrid_cli.training.gradients import TOKENS_AT_ONCE
 from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.options import Flops, Optimization
-
-_TOKENS_AT_ONCE = 4096
 
 _RISING = 0.33  # of the steps
 
@@ -90,6 +89,10 @@ class Passage:
     text: str
     recall: dict[str, float]
 
+    def target(self, terms: Sequence[str]) -> float:
+        """Return the weight of a word with these terms."""
+        return max((self.recall.get(term, 0.0) for term in terms), default=0.0)
+
 
 class TermRecall:
     """The positives of training examples, with query term recall (DeepCT, eq. 1)."""
@@ -151,20 +154,16 @@ class RecallLearner:
         )
         count = parallel.total(torch.tensor(sum(map(len, words)), device=device)).clamp(min=1)
         total = torch.zeros((), device=device)
-        for rows in batches_by_length([*map(len, ids)], _TOKENS_AT_ONCE, self.chunk_size):
+        for rows in batches_by_length([*map(len, ids)], TOKENS_AT_ONCE, self.chunk_size):
             batch_ids, mask = self.model.document_tower.batch([ids[row] for row in rows])
             with autocast(device, self.precision):
                 weights = network.tokens(batch_ids.to(device), mask.to(device))
             positions = [(at, position) for at, row in enumerate(rows.tolist()) for position, _ in words[row]]
             if not positions:
                 continue
-            wanted = torch.tensor([_target(batch[row], terms) for row in rows.tolist() for _, terms in words[row]])
+            wanted = torch.tensor([batch[row].target(terms) for row in rows.tolist() for _, terms in words[row]])
             at, position = torch.tensor(positions, device=device).T
             loss = (weights[at, position] - wanted.to(device)).square().sum() / count
             scale(loss).backward()
             total += loss.detach()
         return {"term_recall": parallel.total(total)}
-
-
-def _target(passage: Passage, terms: Sequence[str]) -> float:
-    return max((passage.recall.get(term, 0.0) for term in terms), default=0.0)

@@ -99,18 +99,20 @@ class BagsOfTerms:
         plan, size = self._plan, len(self._index.docids)
         given = round(plan.text_fraction * plan.batch_size) if self._texts is not None else 0
         bags = self._random_bags(rng, plan.batch_size - given)
-        if given:
-            bags = _joined(bags, self._text_bags(rng, given))
+        if given and self._texts is not None:
+            drawn_texts = self._texts.gather(rng.integers(len(self._texts), size=given))
+            bags = _joined(bags, self._index.bags(drawn_texts.to_list()))
         mine = parallel.own_slice(len(bags))
         bags = bags.part(mine.start, mine.stop)
         counts = self._matrix(bags)
         queries = self._in_rows(counts, counts.data * self._scale[counts.indices])
-        _, sampled = plan.candidates
+        best, sampled = plan.candidates
         if sampled >= size:
             candidates = np.arange(size)
         else:
             drawn = rng.integers(size, size=sampled)
-            hard = np.concatenate([self._best(bags), *([self._student_negatives(queries, pool)] if pool else [])])
+            own = [self._student_negatives(queries, pool)] if pool else []
+            hard = np.concatenate([self._index.hits(bags, best).rows, *own])
             everyone = torch.cat(parallel.gather(torch.from_numpy(hard.astype(np.int64))[:, None])).numpy()
             candidates = np.unique(np.concatenate([drawn, everyone.ravel()]))
         teacher = (counts @ self._impacts.rows(candidates).T).toarray().astype(np.float32)
@@ -128,14 +130,6 @@ class BagsOfTerms:
         ends = np.concatenate(([0], np.cumsum([len(terms) for terms in chosen])))
         terms = np.concatenate(chosen).astype(np.int32)
         return Bags(ends, terms, np.ones(len(terms), np.float32))
-
-    def _text_bags(self, rng: np.random.Generator, count: int) -> Bags:
-        assert self._texts is not None
-        return self._index.bags(self._texts.gather(rng.integers(len(self._texts), size=count)).to_list())
-
-    def _best(self, bags: Bags) -> np.ndarray:
-        """Return the rows of the teacher's top-ranked documents of each query."""
-        return self._index.hits(bags, self._plan.candidates[0]).rows
 
     def _encoded_pool(self, rng: np.random.Generator) -> Pool:
         """Return random documents and the student's vectors of them."""

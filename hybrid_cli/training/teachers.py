@@ -400,7 +400,8 @@ class ScoredExamples:
     def tables(self) -> Iterator[pa.Table]:
         """Yield the examples with the scores of the shards."""
         for rows, parts in self._parts():
-            scores = (part.select(_PAIR).with_columns(new=_read_scores(path)) for path, part in parts)
+            new = ((part, pl.read_parquet(path, glob=False)["score"]) for path, part in parts)
+            scores = (part.select(_PAIR).with_columns(new=values) for part, values in new)
             scored = _with_scores(rows, pl.concat([_NO_SCORES, *scores]))
             yield scored.to_arrow(compat_level=pl.CompatLevel.oldest())
 
@@ -421,10 +422,6 @@ class ScoredExamples:
         names = ["qid", "query", "docid", "title", "text"]
         pairs = pl.concat([rows.select(names), _negatives(rows).select(names)])
         return pairs.unique(_PAIR, keep="first", maintain_order=True)
-
-
-def _read_scores(path: Path) -> pl.Series:
-    return pl.read_parquet(path, glob=False, columns=["score"])["score"]
 
 
 def _negatives(rows: pl.DataFrame) -> pl.DataFrame:
