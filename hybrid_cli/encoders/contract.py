@@ -343,7 +343,7 @@ class OwnEncoder:
         kind = read_object(self._file).get("kind", TRANSFORMER) if self._file.exists() else TRANSFORMER
         if kind not in KINDS and kind not in (known := plugins.registry("encoders")):
             reason = f"unknown kind {value_in_words(kind)} in encoder.json; known: {', '.join(known)}"
-            raise path_error(self.folder, reason, code="unknown-encoder", name=kind)
+            raise path_error(self.folder, reason, code="unknown-encoder", group="encoders", name=kind)
         return str(kind)
 
     @property

@@ -134,7 +134,7 @@ def _terms(name: str, function: Objective, vectors: LossInputs) -> Terms:
     """Return the terms of a loss; refuse another result of one of a plugin."""
     terms = function(vectors)
     if not isinstance(terms, dict) or not all(isinstance(term, Tensor) and term.ndim == 0 for term in terms.values()):
-        raise InputError(f"--loss {name}: needs to return a dict of names and scalar tensors", code="not-terms")
+        raise InputError(f"--loss {name}: needs to return a dict of scalar tensors", code="not-terms", name=name)
     return terms
 
 

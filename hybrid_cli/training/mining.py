@@ -557,7 +557,8 @@ def _known(examples: pl.DataFrame, corpus: pl.DataFrame, where: Path) -> pl.Data
             count = skipped["docid"].n_unique()
             documents = console.counted(**{"relevant document": count})
             problem = f"{where}: skips {documents} {what} ({_names(skipped)})"
-            console.warn(problem, code=code, path=where, count=count)
+            ids = skipped["docid"].unique(maintain_order=True).head(3).to_list()
+            console.warn(problem, code=code, path=where, count=count, ids=ids)
     return known.drop("example").with_row_index("example")
 
 
