@@ -19,22 +19,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from hybrid_cli import console
+from hybrid_cli.encoders import loading
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
 from hybrid_cli.encoders.contract import TowerFiles, in_library, is_reranker_of_library
-from hybrid_cli.encoders.loading import (
-    foreign_weights,
-    load_tokenizer,
-    open_model,
-    pad_batch,
-    padding_of,
-    read_config,
-    refuse_missing,
-    refuse_more_layers,
-    refuse_other_tokenizer,
-    refuse_pickles,
-    save_tokenizer,
-    unknown_weights,
-)
 from hybrid_cli.encoders.models import placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.encoders.transformer import batches_by_length
@@ -146,12 +133,12 @@ class CrossEncoder(nn.Module):
         if not (origin.folder / "config.json").is_file():
             problem = "has no config.json; needs a folder with one checkpoint"
             raise path_error(folder, problem, code="model-without-config")
-        refuse_pickles(origin.folder)
+        loading.refuse_pickles(origin.folder)
         backbone = _backbone(origin.folder, train or base is not None, train)
         if base is not None:
             load_adapter(folder, backbone.base_model, base, origin, backbone)  # type: ignore[arg-type]
-        tokenizer = load_tokenizer(folder)
-        refuse_other_tokenizer(folder, tokenizer, backbone)
+        tokenizer = loading.load_tokenizer(folder)
+        loading.refuse_other_tokenizer(folder, tokenizer, backbone)
         if not tokenizer.is_fast:
             raise path_error(folder, "has no tokenizer.json; save the fast tokenizer here", code="no-such-file")
         longest = _positions(backbone, tokenizer)
@@ -208,7 +195,7 @@ class CrossEncoder(nn.Module):
     def padded(self, encoded: Mapping[str, Any], rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return the input of `forward` for some pairs, on the device of the weights."""
         types = [encoded["token_type_ids"][row] for row in rows] if "token_type_ids" in encoded else None
-        batch = pad_batch([encoded["input_ids"][row] for row in rows], self.padding, types)
+        batch = loading.pad_batch([encoded["input_ids"][row] for row in rows], self.padding, types)
         return {name: part.to(self.device) for name, part in batch.items()}
 
     def scores(
@@ -245,7 +232,7 @@ class CrossEncoder(nn.Module):
         with disk.by_name(folder):
             if not adapter_of(self.transformer):
                 self.backbone.save_pretrained(folder, safe_serialization=True)
-            save_tokenizer(self.tokenizer, folder)
+            loading.save_tokenizer(self.tokenizer, folder)
         disk.write_text(folder / RERANKER, json.dumps(asdict(self.input), indent=2) + "\n")
 
 
@@ -280,12 +267,12 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
 
 def _backbone(folder: Path, train: bool, new: bool) -> PreTrainedModel:
     """Load the transformer with its head; see `CrossEncoder.load`."""
-    config = read_config(folder)
+    config = loading.read_config(folder)
     has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
     if train and not (has_head and (config.num_labels or 0) <= 2):
         config.num_labels = 1
     backbone: PreTrainedModel
-    backbone, report = open_model(AutoModelForSequenceClassification, folder, config)
+    backbone, report = loading.open_model(AutoModelForSequenceClassification, folder, config)
     _check_weights(folder, backbone, report, train, new)
     if (backbone.config.num_labels or 0) > 2:
         raise other_labels(folder, backbone.config.num_labels)
@@ -300,13 +287,13 @@ def other_labels(folder: Path, count: int | None) -> InputError:
 
 def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool, new: bool) -> None:
     """Refuse missing and unknown weights; a missing head is new in training."""
-    refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
+    loading.refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
     inner = f"{backbone.base_model_prefix}."
-    if foreign := foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
-        raise unknown_weights(folder, foreign)
+    if foreign := loading.foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
+        raise loading.unknown_weights(folder, foreign)
     missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
-    refuse_missing(folder, [key for key in missing if key not in head])
+    loading.refuse_missing(folder, [key for key in missing if key not in head])
     if head and not train:
         raise path_error(folder, "has no ranking head; use `hybrid train-reranker`", code="no-ranking-head")
     if head and new:
@@ -321,7 +308,7 @@ def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:
     config, embeddings = backbone.config.get_text_config(), backbone.get_input_embeddings()
     known = getattr(config, "pad_token_id", None)
     if known is None or not 0 <= known < getattr(embeddings, "num_embeddings", 0):
-        known = config.pad_token_id = padding_of(tokenizer)
+        known = config.pad_token_id = loading.padding_of(tokenizer)
     return int(known)
 
 

@@ -18,28 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import constants
 from safetensors import SafetensorError, safe_open
 from tokenizers import normalizers
 from torch import Tensor, nn
-from transformers import (
-    CONFIG_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-    MODEL_MAPPING,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BertConfig,
-    MT5EncoderModel,
-    PretrainedConfig,
-    PreTrainedModel,
-    T5EncoderModel,
-    UMT5EncoderModel,
-)
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
@@ -75,11 +59,12 @@ _PARTS = re.compile(r"(layers|blocks|experts|depths?|stages?|stacks|groups|tower
 _NUMBERS = re.compile(r"^num_")
 _FEWEST_PARTS, _FEWEST_NUMBERS = 64, 4096  # always allowed: the layers of ALBERT share their weights
 _NEW = 1 << 24  # values of new heads
+_CLASSIFIERS = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 _KINDS = {  # of models: their architectures, and a word for messages
-    AutoModel: (MODEL_MAPPING, "encoder"),
-    AutoModelForMaskedLM: (MODEL_FOR_MASKED_LM_MAPPING, "masked language model"),
-    AutoModelForSequenceClassification: (MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, "classification head"),
-    AutoModelForSeq2SeqLM: (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, "translation model"),
+    transformers.AutoModel: (transformers.MODEL_MAPPING, "encoder"),
+    transformers.AutoModelForMaskedLM: (transformers.MODEL_FOR_MASKED_LM_MAPPING, "masked language model"),
+    transformers.AutoModelForSequenceClassification: (_CLASSIFIERS, "classification head"),
+    transformers.AutoModelForSeq2SeqLM: (transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, "translation model"),
 }
 
 
@@ -110,18 +95,22 @@ def read_config(folder: Path) -> PretrainedConfig:
     kind = kept.get("model_type")
     if kind == "mistral" and "layer_types" in kept:  # as AutoConfig reads it
         kind = "ministral"
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         own = "; code of its own (auto_map) is never run" if "auto_map" in stored else ""
         problem = f"model_type {value_in_words(kind)} is not in the installed transformers{own}"
         raise path_error(file, problem, code="model-type-unknown", value=kind)
     with opening(folder):
-        config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
+        config: PretrainedConfig = transformers.CONFIG_MAPPING[kind].from_dict(kept)
     config.name_or_path = str(folder)
     return config
 
 
 def open_model(
-    auto: Any, folder: Path, config: PretrainedConfig, weights: Mapping[str, Tensor] | None = None, **options: Any
+    auto: Any,
+    folder: Path,
+    config: PretrainedConfig,
+    weights: Mapping[str, Tensor] | None = None,
+    **options: Any,
 ) -> tuple[Any, Mapping[str, Any]]:
     """Open the model of a folder.
 
@@ -144,7 +133,7 @@ def open_model(
     known, word = _KINDS.get(auto, (None, ""))
     if known is not None and type(config) not in known:
         raise path_error(folder, f"{config.model_type} has no {word}", code="architecture-unsupported")
-    if auto is not AutoModelForSeq2SeqLM and hasattr(config, "use_cache"):
+    if auto is not transformers.AutoModelForSeq2SeqLM and hasattr(config, "use_cache"):
         config.use_cache = False  # keys and values of earlier tokens, which only writing a text needs
     with opening(folder):
         _refuse_size(auto, folder, config, options)
@@ -184,7 +173,7 @@ def open_tokenizer(folder: Path, **options: Any) -> Any:
     """
     config = read_config(folder) if (folder / "config.json").is_file() else None
     with opening(folder):
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder, config=config, local_files_only=True, trust_remote_code=False, **options
         )
         set(tokenizer.all_special_ids)  # fails for damaged ones
@@ -425,7 +414,11 @@ def pad_batch(
 
 
 WITH_POOLER = ("bert", "roberta", "xlm-roberta", "ernie")
-_ENCODERS = {"t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel}  # AutoModel adds a decoder
+_ENCODERS = {
+    "t5": transformers.T5EncoderModel,
+    "mt5": transformers.MT5EncoderModel,
+    "umt5": transformers.UMT5EncoderModel,
+}  # AutoModel adds a decoder
 _SILENT = {"pooler", "position_ids", "inv_freq"}  # parts of a checkpoint that are skipped without a note
 # Heads of pretraining, which no encoder applies: BERT, Condenser, RoBERTa and MPNet, DistilBERT, ELECTRA.
 _PRETRAINING = {
@@ -477,7 +470,7 @@ def load_checkpoint(files: TowerFiles, lower_case: bool = False) -> Loaded:
         names, projection = (None, {}) if files.read is None else files.read()
     # BERT's unused pooler over [CLS]
     unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
-    kind = encoder_class(config, AutoModel if names is None else MODEL_MAPPING[type(config)])
+    kind = encoder_class(config, transformers.AutoModel if names is None else transformers.MODEL_MAPPING[type(config)])
     backbone, report = open_model(kind, folder, config, names, **unused)
     tokenizer = load_tokenizer(folder, lower_case)
     refuse_other_tokenizer(folder, tokenizer, backbone)
@@ -492,7 +485,7 @@ def load_checkpoint(files: TowerFiles, lower_case: bool = False) -> Loaded:
     return Loaded(backbone, tokenizer, projection, tuple(left_out))
 
 
-def encoder_class(config: PretrainedConfig, otherwise: Any = AutoModel) -> Any:
+def encoder_class(config: PretrainedConfig, otherwise: Any = transformers.AutoModel) -> Any:
     """Return the class of the transformer of an encoder: of T5 its encoder alone, `otherwise` for other types."""
     return _ENCODERS.get(config.model_type, otherwise)
 
@@ -503,7 +496,7 @@ def _config(folder: Path) -> PretrainedConfig:
     if config.model_type != "dpr":
         return config
     fields = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "projection_dim")}
-    return BertConfig(**fields)
+    return transformers.BertConfig(**fields)
 
 
 def load_tokenizer(folder: Path, lower_case: bool = False) -> Any:

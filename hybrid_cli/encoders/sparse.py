@@ -38,14 +38,6 @@ from hybrid_cli.encoders.contract import (
 from hybrid_cli.encoders.loading import load_tokenizer, refuse_other_tokenizer, save_tokenizer
 from hybrid_cli.encoders.models import Known, placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
-from hybrid_cli.encoders.sparse_towers import (
-    Network,
-    Repeats,
-    SparseTower,
-    TableWeights,
-    TokenWeights,
-    VocabularyWeights,
-)
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, unread_share
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.json_values import read_object
@@ -125,7 +117,7 @@ class SparseContract(TextForm):
     """
 
     architecture: SparseArchitecture = "splade"
-    pooling: Repeats = "max"
+    pooling: towers.Repeats = "max"
     saturation: int = 1
     query_table: bool = False
 
@@ -275,18 +267,18 @@ class SparseEncoder(nn.Module, TermWeights):
     def __init__(
         self,
         contract: SparseContract,
-        network: Network,
+        network: towers.Network,
         tokenizer: Any,
-        table: TableWeights | None = None,
+        table: towers.TableWeights | None = None,
         fingerprint: str = "",
     ):
         super().__init__()
         self.contract, self.fingerprint, self.truncated = contract, fingerprint, 0
         self.fresh: list[str] = []
-        self.document_tower = SparseTower(network, tokenizer, contract)
+        self.document_tower = towers.SparseTower(network, tokenizer, contract)
         self.query_tower = self.document_tower
         if table is not None or contract.architecture == "unicoil":
-            self.query_tower = SparseTower(table or network, tokenizer, contract, "sum")
+            self.query_tower = towers.SparseTower(table or network, tokenizer, contract, "sum")
 
     @classmethod
     def load(
@@ -327,7 +319,7 @@ class SparseEncoder(nn.Module, TermWeights):
             network, new = towers.load_vocabulary_weights(body, contract.pooling, contract.saturation, gated)
         else:
             network, new = towers.load_token_weights(body, contract.architecture)
-        assert not isinstance(network, TableWeights)
+        assert not isinstance(network, towers.TableWeights)
         if base is not None:
             load_adapter(folder, network.backbone, base, origin, network)
             new = []
@@ -336,17 +328,21 @@ class SparseEncoder(nn.Module, TermWeights):
             raise path_error(folder, problem, code="missing-weights")
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
         size = int(network.backbone.config.vocab_size)
-        table = TableWeights(towers.read_table(folder / IDF_TABLE, tokenizer, size)) if contract.query_table else None
+        table = (
+            towers.TableWeights(towers.read_table(folder / IDF_TABLE, tokenizer, size))
+            if contract.query_table
+            else None
+        )
         weights = storage.fingerprint(folder)
         encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
         encoder.fresh = new
         return placed(encoder, device, dtype)
 
     @property
-    def network(self) -> VocabularyWeights | TokenWeights:
+    def network(self) -> towers.VocabularyWeights | towers.TokenWeights:
         """Network of documents."""
         network = self.document_tower.network
-        assert not isinstance(network, TableWeights)
+        assert not isinstance(network, towers.TableWeights)
         return network
 
     @property
@@ -368,7 +364,7 @@ class SparseEncoder(nn.Module, TermWeights):
             self.network.save(folder)
         with disk.by_name(folder):
             save_tokenizer(self.document_tower.tokenizer, folder)
-        if isinstance(table := self.query_tower.network, TableWeights):
+        if isinstance(table := self.query_tower.network, towers.TableWeights):
             weights = dict(zip(self.terms.to_pylist(), table.table.tolist(), strict=True))
             disk.write_text(folder / IDF_TABLE, json.dumps({name: value for name, value in weights.items() if value}))
         disk.write_text(folder / CONTRACT, json.dumps(self.contract.to_dict(), indent=2) + "\n")
@@ -389,7 +385,7 @@ class SparseEncoder(nn.Module, TermWeights):
     def start_sparse(self, titles: Sequence[str], texts: Sequence[str]) -> None:
         """Make a new masked-language-model head sparse on some documents; see `VocabularyWeights.start_sparse`."""
         network = self.network
-        assert isinstance(network, VocabularyWeights)
+        assert isinstance(network, towers.VocabularyWeights)
         ids, _ = self.document_tower.tokenize(self._whole(titles, texts), "document")
         with torch.inference_mode():
             scores = [network.scores(*batch) for _, batch in self._batches(ids, BATCH_TOKENS)]
@@ -440,7 +436,7 @@ class SparseEncoder(nn.Module, TermWeights):
         weights count 0. Only terms of the analyzed text have a count.
         """
         network = self.network
-        assert isinstance(network, TokenWeights)
+        assert isinstance(network, towers.TokenWeights)
         ids, words = self.words(texts)
         weighted = [dict[str, float]() for _ in texts]
         with torch.inference_mode():

@@ -17,21 +17,8 @@ from torch.nn import functional
 from transformers import MODEL_MAPPING, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
+from hybrid_cli.encoders import loading
 from hybrid_cli.encoders.contract import TextForm, weight_files
-from hybrid_cli.encoders.loading import (
-    attend_to_padding,
-    cut_tokens,
-    encoder_class,
-    first_names,
-    foreign_weights,
-    new_model,
-    open_model,
-    opening,
-    pad_batch,
-    padding_of,
-    read_config,
-    refuse_missing,
-)
 from hybrid_cli.errors import path_error
 from hybrid_cli.inputs.json_values import mismatch, read_object
 from hybrid_cli.storage import disk, layout
@@ -227,7 +214,7 @@ class SparseTower(nn.Module):
     def __init__(self, network: Network, tokenizer: Any, contract: TextForm, repeats: Repeats = "max"):
         super().__init__()
         self.network, self.tokenizer, self.contract, self.repeats = network, tokenizer, contract, repeats
-        self.padding = padding_of(tokenizer)
+        self.padding = loading.padding_of(tokenizer)
         special = torch.zeros(len(tokenizer), dtype=torch.bool)
         special[tokenizer.all_special_ids] = True
         self.register_buffer("special", special, persistent=False)
@@ -236,18 +223,18 @@ class SparseTower(nn.Module):
     def tokenize(self, texts: Sequence[str], side: str, tokenizer: Any = None) -> tuple[list[list[int]], int]:
         """Return the token ids of texts, cut to the length of a `query` or a `document`; see `Tower.tokenize`."""
         length = self.contract.query_max_len if side == "query" else self.contract.doc_max_len
-        ids, cut = cut_tokens(tokenizer or self.tokenizer, texts, length)
+        ids, cut = loading.cut_tokens(tokenizer or self.tokenizer, texts, length)
         return ids, sum(cut)
 
     def batch(self, rows: Sequence[Sequence[int]], side: str = "") -> tuple[Tensor, Tensor]:
         """Return token ids and attention mask [n, L] of some texts, padded; see `Tower.batch`."""
-        batch = pad_batch(rows, self.padding)
+        batch = loading.pad_batch(rows, self.padding)
         return batch["input_ids"], batch["attention_mask"]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return weights [n, V] in float32 of token ids [n, L] with an attention mask [n, L]."""
         words = mask * ~self.special[ids]
-        weights: Tensor = self.network(ids, attend_to_padding(mask), words, self.repeats) * mask[:, :1]
+        weights: Tensor = self.network(ids, loading.attend_to_padding(mask), words, self.repeats) * mask[:, :1]
         return weights
 
 
@@ -263,11 +250,11 @@ def load_masked_language_model(folder: Path) -> tuple[PreTrainedModel, bool]:
     Raises:
         InputError: no complete checkpoint, or an architecture without such a head.
     """
-    config = read_config(folder)
-    whole, report = open_model(AutoModelForMaskedLM, folder, config)
+    config = loading.read_config(folder)
+    whole, report = loading.open_model(AutoModelForMaskedLM, folder, config)
     body = f"{whole.base_model_prefix}."
     missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
-    refuse_missing(folder, [key.removeprefix(body) for key in missing if key.startswith(body)])
+    loading.refuse_missing(folder, [key.removeprefix(body) for key in missing if key.startswith(body)])
     _refuse_foreign(folder, whole.config, report["unexpected_keys"], body)
     return whole.float(), any(not key.startswith(body) for key in missing)
 
@@ -290,8 +277,8 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     Raises:
         InputError: no complete checkpoint.
     """
-    config = read_config(folder)
-    backbone: Any = new_model(encoder_class(config, MODEL_MAPPING[type(config)]), folder, config)
+    config = loading.read_config(folder)
+    backbone: Any = loading.new_model(loading.encoder_class(config, MODEL_MAPPING[type(config)]), folder, config)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # weights of tokens do not use it, and a checkpoint may lack it
     state: dict[str, Tensor] = {}
@@ -302,7 +289,7 @@ def load_token_weights(folder: Path, architecture: str) -> tuple[Network, list[s
     )
     known = backbone.state_dict()
     inner = {key.removeprefix(body): value for key, value in state.items() if key.startswith(body)}
-    refuse_missing(folder, set(known) - set(inner))
+    loading.refuse_missing(folder, set(known) - set(inner))
     head = nn.Linear(config.hidden_size, 1)
     nn.init.normal_(head.weight, std=0.02)
     nn.init.zeros_(head.bias)
@@ -342,7 +329,7 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    with opening(file):
+    with loading.opening(file):
         return load_file(file)
 
 
@@ -356,8 +343,8 @@ def _load(folder: Path, module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str], body: str) -> None:
     """Refuse weights of another kind of model: without them the encoder would compute something else."""
-    if foreign := foreign_weights(config.model_type, keys, body):
-        problem = f"has unused weights ({first_names(foreign)}); pass its --architecture"
+    if foreign := loading.foreign_weights(config.model_type, keys, body):
+        problem = f"has unused weights ({loading.first_names(foreign)}); pass its --architecture"
         raise path_error(folder, problem, code="unknown-weights")
 
 

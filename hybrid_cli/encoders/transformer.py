@@ -20,6 +20,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli import console, storage
+from hybrid_cli.encoders import loading
 from hybrid_cli.encoders.adapters import adapter_of, save_adapter
 from hybrid_cli.encoders.contract import (
     DOCUMENT_MARKER,
@@ -36,16 +37,6 @@ from hybrid_cli.encoders.contract import (
     refuse_single_text,
     refuse_truncation,
     stored_encoder,
-)
-from hybrid_cli.encoders.loading import (
-    WITH_POOLER,
-    Loaded,
-    attend_to_padding,
-    cut_tokens,
-    load_checkpoint,
-    pad_batch,
-    padding_of,
-    save_tokenizer,
 )
 from hybrid_cli.encoders.models import Known, placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
@@ -240,7 +231,7 @@ class Tower(nn.Module):
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: loading.Loaded,
         tokenizer: Any,
         contract: Contract,
         modules: nn.Sequential | None,
@@ -250,7 +241,7 @@ class Tower(nn.Module):
         self.backbone = loaded.backbone
         self.left_out = loaded.left_out
         self.tokenizer = tokenizer
-        self.padding = padding_of(tokenizer)
+        self.padding = loading.padding_of(tokenizer)
         self._unpooled: Any = {
             side: contract.skip_tokens + (0 if contract.include_prompt else _tokens_of(tokenizer, head))
             for side, head in (("query", contract.query_head), ("document", contract.document_head))
@@ -274,7 +265,7 @@ class Tower(nn.Module):
                 weights of an unknown part, or no vocabulary for the markers.
         """
         folder = files.folder
-        loaded = load_checkpoint(files, contract.lower_case)
+        loaded = loading.load_checkpoint(files, contract.lower_case)
         tokenizer = loaded.tokenizer
         if tokenizer.sep_token_id is None and (contract.segments or contract.markers == "replace"):
             raise path_error(folder, "the tokenizer has no separator token", code="tokenizer-without-separator")
@@ -329,7 +320,7 @@ class Tower(nn.Module):
         """
         contract, tokenizer = self.contract, tokenizer or self.tokenizer
         length = min(contract.query_max_len if side == "query" else contract.doc_max_len, self.longest)
-        ids, cut = cut_tokens(tokenizer, texts, length, add_special_tokens=contract.special_tokens)
+        ids, cut = loading.cut_tokens(tokenizer, texts, length, add_special_tokens=contract.special_tokens)
         if contract.fill_queries and side == "query":
             ids = [row + [tokenizer.mask_token_id] * (length - len(row)) for row in ids]
         return ids, sum(cut)
@@ -343,7 +334,7 @@ class Tower(nn.Module):
             rows: token ids of each text; see `tokenize`.
             side: `query` or `document`.
         """
-        batch = pad_batch(rows, self.padding)
+        batch = loading.pad_batch(rows, self.padding)
         ids, mask = batch["input_ids"], batch["attention_mask"]
         mask[:, : self._unpooled[side]] *= UNPOOLED
         return ids, mask
@@ -371,7 +362,9 @@ class Tower(nn.Module):
     def _pool(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the vectors of all poolings [n, h] in float32."""
         pooled = (mask == 1).long()
-        states = self.backbone(**self.inputs(ids, attend_to_padding(mask.clamp(max=1)))).last_hidden_state.float()
+        states = self.backbone(
+            **self.inputs(ids, loading.attend_to_padding(mask.clamp(max=1)))
+        ).last_hidden_state.float()
         return torch.cat([pool(states, pooled, pooling) for pooling in self.contract.poolings], 1)
 
     def inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
@@ -391,7 +384,7 @@ class Tower(nn.Module):
         with disk.by_name(folder):
             if not adapter_of(self.backbone):
                 self.backbone.save_pretrained(folder, safe_serialization=True)
-            save_tokenizer(self.tokenizer, folder)
+            loading.save_tokenizer(self.tokenizer, folder)
         if adapter_of(self.backbone):
             save_adapter(folder, self.backbone)
         head = save_head(folder, self.head, self.projection)
@@ -407,7 +400,7 @@ class Tower(nn.Module):
         ]
         _write_json(folder / layout.MODULES, listing)
         settings: dict[str, Any] = {"max_seq_length": contract.doc_max_len, "do_lower_case": False}
-        if self.backbone.config.model_type in WITH_POOLER:
+        if self.backbone.config.model_type in loading.WITH_POOLER:
             settings["model_args"] = {"add_pooling_layer": False}
         _write_json(folder / "sentence_bert_config.json", settings)
         prompts = {"query": contract.query_head, "document": contract.document_head}

@@ -22,7 +22,7 @@ from hybrid_cli.reporting import terminal
 from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Miner, Sources, Tally, pairs
+from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Miner, Tally, pairs
 from hybrid_cli.training.options import RANDOM
 from hybrid_cli.workflows.retrievers import with_ranking
 
@@ -143,7 +143,7 @@ class MinedCollection:
         judged = pairs(self.queries, qrels)
         if not len(judged):
             raise path_error(inputs["qrels"], "has no relevant document for any query", code="no-judgments")
-        sources = Sources(
+        self.miner = Miner(
             collection=settings.collections[0],
             plan=settings.plan(),
             open_index=partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
@@ -153,8 +153,9 @@ class MinedCollection:
             where=settings,
             remedy=settings.fewer,
             scores=settings.scores,
+            how=settings,
+            queries=self.queries,
         )
-        self.miner = Miner(sources, settings, self.queries)
         first = settings.positives == "first"
         self.examples = self.miner.forbid(
             pairs(self.queries, qrels, first) if first else judged, judged, self.queries_in_corpus

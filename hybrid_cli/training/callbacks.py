@@ -83,22 +83,14 @@ class Tracker(Callback):
         """Begin the run, with the points of a checkpoint."""
         self.begin(facts)
         for step, points in groupby(curve, itemgetter(0)):
-            self.add(step, {name: value for _, name, value in points})
-
-    def on_step(self, step: int, values: Mapping[str, float]) -> None:
-        """Add the values of a step."""
-        self.add(step, values)
+            self.on_step(step, {name: value for _, name, value in points})
 
     def on_validation(self, step: int, values: Mapping[str, float]) -> None:
         """Add the values of a validation."""
-        self.add(step, values)
+        self.on_step(step, values)
 
     def begin(self, facts: Mapping[str, Any]) -> None:
         """Begin a run without points, in place of an earlier one of this name."""
-        raise NotImplementedError
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add points."""
         raise NotImplementedError
 
 
@@ -112,16 +104,14 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self.folder / self.run
-        while any(
-            folder.glob(f"events.out.tfevents.{int(time.time()):010}.*")
-        ):  # files are read in the order of seconds
+        while any(folder.glob(f"events.out.tfevents.{int(time.time()):010}.*")):  # read in the order of seconds
             time.sleep(0.1)
         self.writer = SummaryWriter(str(folder), purge_step=0, flush_secs=_SECONDS)
         options = (f"    {name}: {value}" for name, value in facts.get("options", {}).items())
         self.writer.add_text("options", "\n".join(options))
 
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add points."""
+    def on_step(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the values of a step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
@@ -146,8 +136,8 @@ class Trackio(Tracker):
         self.config, self.points = dict(facts.get("options", {})), list[tuple[int, Mapping[str, float]]]()
         self.written = time.monotonic()
 
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add points."""
+    def on_step(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the values of a step."""
         self.points.append((step, values))
         if time.monotonic() - self.written > _SECONDS:
             self.on_end()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,21 +92,15 @@ def train(
     return encoder
 
 
-@dataclass
-class _Documents:
-    """Ids of documents: the given ones, or a number for each text."""
-
-    numbers: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def row(self, given: Any, label: str) -> dict[str, Any]:
-        """Return docid, title and text of a document."""
-        document = {"text": given} if isinstance(given, str) else given
-        if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
-            raise InputError(f"{_NAME}: {label} is no text, and no dictionary with a text", code="not-a-text")
-        title, text = str(document.get("title") or ""), document["text"]
-        number = self.numbers.setdefault((title, text), str(len(self.numbers)))
-        score = document.get("teacher_score")
-        return {"docid": str(document.get("docid", number)), "title": title, "text": text, "teacher_score": score}
+def _document(given: Any, numbers: dict[tuple[str, str], str], label: str) -> dict[str, Any]:
+    """Return the row of a document, whose id is a number of its text if it has none."""
+    document = {"text": given} if isinstance(given, str) else given
+    if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
+        raise InputError(f"{_NAME}: {label} is no text, and no dictionary with a text", code="not-a-text")
+    title, text = str(document.get("title") or ""), document["text"]
+    docid = str(document.get("docid", numbers.setdefault((title, text), str(len(numbers)))))
+    score = document.get("teacher_score")
+    return {"docid": docid, "title": title, "text": text, "lexical_score": None, "teacher_score": score}
 
 
 def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -116,7 +109,7 @@ def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:
     Raises:
         InputError: an example without query or positive, or something else in place of texts.
     """
-    documents, queries = _Documents(), dict[str, str]()
+    numbers, queries = dict[tuple[str, str], str](), dict[str, str]()
     rows = []
     for number, example in enumerate(examples):
         label = f"example {number}"
@@ -125,17 +118,8 @@ def examples_table(examples: Sequence[Mapping[str, Any]]) -> pa.Table:
         negatives = example.get("negatives") or []
         if "positive" not in example or isinstance(negatives, str | Mapping):
             raise InputError(f"{_NAME}: {label} needs `positive`, and a list `negatives`", code="no-documents")
-        more = {"lexical_score": None}
-        rows.append(
-            {
-                "qid": queries.setdefault(example["query"], str(len(queries))),
-                "query": example["query"],
-                **documents.row(example["positive"], f"the positive of {label}"),
-                **more,
-                "negatives": [
-                    {**documents.row(negative, f"a negative of {label}"), **more, "source": "given"}
-                    for negative in negatives
-                ],
-            }
-        )
+        qid = queries.setdefault(example["query"], str(len(queries)))
+        positive = _document(example["positive"], numbers, f"the positive of {label}")
+        own = [_document(negative, numbers, f"a negative of {label}") | {"source": "given"} for negative in negatives]
+        rows.append({"qid": qid, "query": example["query"], **positive, "negatives": own})
     return pa.Table.from_pylist(rows, SCHEMAS[Kind.EXAMPLES])

@@ -312,54 +312,46 @@ def pairs(queries: pl.DataFrame, qrels: pl.DataFrame, first: bool = False) -> pl
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sources:
-    """A collection, and the sources of negatives for its queries.
+@dataclass(kw_only=True, eq=False)
+class Miner:
+    """Draws negatives for pairs of a query and a relevant document.
 
     Attributes:
         collection: the collection.
         plan: sources with their numbers of negatives.
+        how: draws and filters.
+        queries: qid, text, answers.
         open_index: opens the lexical index, for the source `bm25` and for exact lexical scores; each process calls it.
         depth: lowest rank from which negatives are drawn; 0 without a source that ranks.
         where: processes that compute blocks of examples.
         remedy: advice for fewer negatives, for messages.
         scores: run with the scores of a teacher; documents that it lacks are neither positives nor negatives.
+        tally: counts per source: candidates, dropped candidates by filter, and draws.
+        forbidden: name of a filter -> pairs that are never negatives.
+        docids: ids of the corpus.
     """
 
     collection: Path
     plan: Sequence[Source]
-    open_index: Callable[[], LexicalIndex] | None = None
-    depth: int = 0
-    where: cluster.Workers = field(default_factory=cluster.Workers)
-    remedy: str = "draw fewer negatives"
-    scores: Path | None = None
+    how: Mining
+    queries: pl.DataFrame
+    open_index: Callable[[], LexicalIndex] | None
+    depth: int
+    where: cluster.Workers
+    remedy: str
+    scores: Path | None
+    tally: Tally = field(default_factory=Tally)
+    forbidden: dict[str, pl.DataFrame] = field(default_factory=dict)
+    docids: pl.Series = field(default_factory=lambda: pl.Series("docid", [], dtype=pl.String))
 
-
-class Miner:
-    """Draws negatives for pairs of a query and a relevant document.
-
-    Args:
-        sources: the collection and the sources.
-        how: draws and filters.
-        queries: qid, text, answers.
-
-    Attributes:
-        tally: counts per source: candidates, dropped candidates by filter, and draws.
-    """
-
-    def __init__(self, sources: Sources, how: Mining, queries: pl.DataFrame):
-        self.sources, self.how, self.queries = sources, how, queries
-        self.plan, self.collection, self.depth = sources.plan, sources.collection, sources.depth
+    def __post_init__(self) -> None:
         self._open()
-        self.tally = Tally()
-        self.forbidden: dict[str, pl.DataFrame] = {}
-        self.docids = pl.Series("docid", [], dtype=pl.String)
 
     def _open(self) -> None:
-        self.index = self.sources.open_index() if self.sources.open_index else None
+        self.index = self.open_index() if self.open_index else None
         self.runs = {source.name: _run(source.run, self.queries) for source in self.plan if source.run}
         self.runs |= {source.name: Run.of(given_negatives(source.given)) for source in self.plan if source.given}
-        self.teacher = _run(self.sources.scores, self.queries) if self.sources.scores else None
+        self.teacher = _run(self.scores, self.queries) if self.scores else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("index", "runs", "teacher")}
@@ -383,7 +375,7 @@ class Miner:
         documents = collections.document_count(collection)
         drawn = len(examples) * sum(source.count for source in self.plan)
         needed = _DOCUMENT_BYTES * documents + _NEGATIVE_BYTES * drawn
-        console.forecast(needed, f"mine-negatives with {drawn:,} negatives", self.sources.remedy)
+        console.forecast(needed, f"mine-negatives with {drawn:,} negatives", self.remedy)
         with console.progress("read corpus", documents, "documents") as advance:
             for batch in collections.documents(collection):
                 frame = pl.DataFrame(pl.from_arrow(batch))
@@ -409,7 +401,7 @@ class Miner:
         with console.progress("mine", len(examples), "examples") as advance:
             start: Callable[[], Callable[[pl.DataFrame], tuple[pl.DataFrame, Tally]]]
             start = partial(getattr, self, "mine_block")
-            blocks = cluster.map_blocks(self.sources.where, start, parts)
+            blocks = cluster.map_blocks(self.where, start, parts)
             for part, (drawn, tally) in zip(parts, blocks, strict=True):
                 chosen.append(drawn)
                 tallies.append(tally)
@@ -501,7 +493,7 @@ class Miner:
 
     def _taught(self, examples: pl.DataFrame) -> pl.DataFrame:
         """Return the examples whose positive has a score of the teacher, renumbered from 0."""
-        scored, run = self._with_teacher(examples), self.sources.scores
+        scored, run = self._with_teacher(examples), self.scores
         missing, kept = scored.filter(pl.col(_TEACHER).is_null()), scored.drop_nulls(_TEACHER).drop(_TEACHER)
         if not len(kept):
             problem = f"scores no relevant document ({_names(missing)}); pass a run of this split that ranks them"
