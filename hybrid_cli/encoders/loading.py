@@ -106,11 +106,7 @@ def read_config(folder: Path) -> PretrainedConfig:
 
 
 def open_model(
-    auto: Any,
-    folder: Path,
-    config: PretrainedConfig,
-    weights: Mapping[str, Tensor] | None = None,
-    **options: Any,
+    auto: Any, folder: Path, config: PretrainedConfig, weights: Mapping[str, Tensor] | None = None, **options: Any
 ) -> tuple[Any, Mapping[str, Any]]:
     """Open the model of a folder.
 

@@ -546,13 +546,7 @@ class TransformerEncoder(nn.Module):
 
     @classmethod
     def load(
-        cls,
-        name: str | Path,
-        *,
-        device: str = DEVICE,
-        dtype: Precision = "fp32",
-        known: Known = None,
-        **overrides: Any,
+        cls, name: str | Path, *, device: str = DEVICE, dtype: Precision = "fp32", known: Known = None, **overrides: Any
     ) -> TransformerEncoder:
         """Open an encoder.
 

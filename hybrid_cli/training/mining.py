@@ -434,10 +434,7 @@ class Miner:
             if source == GIVEN_FILE:  # a sample of the corpus has only some of them
                 candidates = candidates.filter(pl.col("docid").is_in(self.docids.implode()))
         self.tally.add(source, "candidates", len(candidates))
-        filters = {
-            **pair_filters(self.forbidden),
-            **score_filters(positives, how.max_score, how.relative_margin),
-        }
+        filters = {**pair_filters(self.forbidden), **score_filters(positives, how.max_score, how.relative_margin)}
         if self.teacher is not None:
             filters["no teacher score"] = lambda rows: self._with_teacher(rows).drop_nulls(_TEACHER).drop(_TEACHER)
         return in_drawing_order(admissible(candidates, filters, source, self.tally), seeds, keep)
