@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification
 
-from hybrid_cli.encoders.checkpoints.pickles import read_weights
+from hybrid_cli.encoders.checkpoints.published import read_pickle
 from hybrid_cli.encoders.contract import preset_fields
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -203,7 +203,7 @@ def test_a_file_without_weights_is_refused(content: Any, code: str, tmp_path: Pa
     if isinstance(content, bytes):
         file.write_bytes(content)
     with raises(code):
-        read_weights(file)
+        read_pickle(file)
 
 
 def test_only_transformer_encoders_are_joined(tokenizer: Any, tiny_bert: Path, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ BLOCKS = (
     "runs.run.BLOCK_ROWS", "runs.files.BLOCK_ROWS", "fusion.lists.BLOCK_HITS", "fusion.lists.SCORED_AT_ONCE",
     "indexes.dense._HITS_AT_ONCE", "indexes.hybrid_search.BLOCK_QUERIES", "runs.index.Index.hits_at_once",
     "retrieval.retriever._HITS_AT_ONCE", "training.mining.EXAMPLES_AT_ONCE", "stages.export.QUERIES_AT_ONCE",
-    "encoders.reranking._PAIRS_AT_ONCE",
+    "encoders.cross_encoder._PAIRS_AT_ONCE",
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.storage import Kind
-from hybrid_cli.training import checkpoints, loop
+from hybrid_cli.training import loop
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.options import RerankerLoss
 from hybrid_cli.training.reranking import LOSSES, DevRanking, RerankerLearner, diagnostics
@@ -260,8 +260,10 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(
 def test_an_interrupted_training_ends_with_the_same_weights(
     examples: Path, tiny_bert: Path, trained_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    save = loop.save_checkpoint
+
     def interrupted(*arguments: Any) -> None:
-        checkpoints.save_checkpoint(*arguments)
+        save(*arguments)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(loop, "save_checkpoint", interrupted)

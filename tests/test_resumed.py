@@ -19,7 +19,7 @@ from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.stages.train_sparse import train_sparse
-from hybrid_cli.training import checkpoints, loop
+from hybrid_cli.training import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,7 +53,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(
     if "encoder" not in options:
         options |= {"model": "model", "dtype": "fp32", "device": "cpu"}
     source = Path("collection" if stage in (pretrain, train_lambda) else "train.parquet")
-    whole, save = stage(source, output=Path("whole"), **options), checkpoints.save_checkpoint
+    whole, save = stage(source, output=Path("whole"), **options), loop.save_checkpoint
 
     def then_stop(*values: Any) -> None:
         save(*values)

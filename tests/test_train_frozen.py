@@ -24,8 +24,8 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.batches import Examples, Group
+from hybrid_cli.training.dense import Fusion, RefreshedNegatives, StudentNegatives, relevant
 from hybrid_cli.training.options import Sampling
-from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegatives, relevant
 from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, PostingsScorer, ScorerWeight
 
 PLAN: dict[str, Any] = {
@@ -213,8 +213,8 @@ REFRESHED: dict[str, Any] = {**PLAN, "max_steps": 11, "dynamic_negatives": 2, "r
 def test_refreshed_negatives_are_top_hits_of_the_current_sum_in_the_corpus(
     examples: Path, bm25: Path, tiny_bert: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybrid_cli.training.student.BLOCK_TEXTS", 5)
-    monkeypatch.setattr("hybrid_cli.training.student.BLOCK_QUERIES", 4)
+    monkeypatch.setattr("hybrid_cli.training.dense.BLOCK_TEXTS", 5)
+    monkeypatch.setattr("hybrid_cli.training.dense.BLOCK_QUERIES", 4)
     known, encoder = Examples(examples), TransformerEncoder.load(tiny_bert)
     corpus = pl.read_parquet(tiny / "corpus.parquet")
     queries, scorer = pl.concat(known.queries())["text"].to_list(), PostingsScorer(open_bm25(bm25))

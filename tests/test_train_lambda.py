@@ -29,8 +29,8 @@ from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.training import static
+from hybrid_cli.training.dense import StudentNegatives
 from hybrid_cli.training.labels import LabeledQueries, SurrogatePool
-from hybrid_cli.training.student import StudentNegatives
 
 Sources = dict[str, Any]
 PLAN: dict[str, Any] = {

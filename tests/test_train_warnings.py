@@ -19,7 +19,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import layout
-from hybrid_cli.training import checkpoints, loop
+from hybrid_cli.training import loop
 from hybrid_cli.training.dev_set import DevRetrieval
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,7 +62,7 @@ def interrupted(
 ) -> tuple[Path, dict[str, Any]]:
     """The output path and the options of a training that stopped after its first checkpoint."""
     options = {**PLAN, "max_steps": 6, "model": str(tiny_bert), "output": tmp_path / "x"}
-    save = checkpoints.save_checkpoint
+    save = loop.save_checkpoint
 
     def then_stop(*inputs: Any) -> None:
         save(*inputs)
@@ -160,7 +160,7 @@ def test_damaged_best_weights_are_not_published(
     examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> None:
     """The weights of step 0 are the best, and are damaged before the last step."""
-    save = checkpoints.save_checkpoint
+    save = loop.save_checkpoint
 
     def then_damage(work: Path, *others: Any) -> None:
         save(work, *others)
@@ -182,9 +182,9 @@ def test_best_weights_later_than_the_checkpoint_are_not_used_after_a_kill(
     step 2 is not the best any more."""
     plan = {**PLAN, "eval_steps": 1, "checkpoint_steps": 1, "schedule": "constant"}
     options = {**plan, "max_steps": 3, "model": str(tiny_bert), "dev": examples}
-    save, best = checkpoints.save_checkpoint, [0.1, 0.2, 0.3]
+    save, best = loop.save_checkpoint, [0.1, 0.2, 0.3]
 
-    def then_stop(work: Path, model: Any, optimizer: Any, scaler: Any, state: checkpoints.State) -> None:
+    def then_stop(work: Path, model: Any, optimizer: Any, scaler: Any, state: loop.State) -> None:
         if state.step == 2:
             raise Stop
         save(work, model, optimizer, scaler, state)

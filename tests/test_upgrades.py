@@ -18,7 +18,7 @@ from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.settings import COMMANDS, IndexBm25, TrainDense
 from hybrid_cli.storage import MANIFEST, SCHEMAS, Kind, layout
-from hybrid_cli.training import checkpoints, loop
+from hybrid_cli.training import loop
 
 STAGES: dict[str, tuple[object, ...]] = {  # output -> the command that made it
     "bm25": ("index-bm25", "collection", "--threads", "1"),
@@ -165,7 +165,7 @@ def interrupted(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     words = ["train-dense", write_examples(tmp_path / "examples.parquet"), "--model", tiny_bert, "--max-steps", 6]
     words += ["--checkpoint-steps", 2, "--loss", "nll", "--batch-size", 4, "--device", "cpu", "--output", "x"]
-    save = checkpoints.save_checkpoint
+    save = loop.save_checkpoint
 
     def then_stop(*inputs: Any) -> None:
         save(*inputs)

@@ -13,8 +13,7 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.adapters import merge_adapters
-from hybrid_cli.encoders.checkpoints.pickles import convert
-from hybrid_cli.encoders.checkpoints.published import LEARNERS, PLAIN, find, layout_of
+from hybrid_cli.encoders.checkpoints.published import LEARNERS, PLAIN, convert, find, layout_of
 from hybrid_cli.encoders.contract import (
     PRESETS,
     SIDES,

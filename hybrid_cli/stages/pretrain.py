@@ -18,8 +18,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import prefetch
-from hybrid_cli.training.checkpoints import State
-from hybrid_cli.training.loop import Job, Validator
+from hybrid_cli.training.loop import Job, State, Validator
 from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner, Spans
 from hybrid_cli.workflows.session import Session
 

@@ -29,13 +29,20 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples, prefetch
-from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
+from hybrid_cli.training.dense import (
+    Batch,
+    BatchSources,
+    DenseLearner,
+    Fusion,
+    RefreshedNegatives,
+    StudentNegatives,
+    relevant,
+)
 from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
 from hybrid_cli.training.start import load_start
-from hybrid_cli.training.student import Fusion, RefreshedNegatives, StudentNegatives, relevant
 from hybrid_cli.training.teachers import FrozenEncoder, MappedTexts, Scorer, ScorerWeight, Texts, mapped_texts
 from hybrid_cli.workflows.session import (
     Session,

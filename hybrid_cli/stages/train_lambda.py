@@ -30,11 +30,10 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
 from hybrid_cli.training.batches import prefetch
-from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
+from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner, StudentNegatives
 from hybrid_cli.training.labels import LabeledQueries, SurrogatePool
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.start import load_start
-from hybrid_cli.training.student import StudentNegatives
 from hybrid_cli.training.teachers import PostingsScorer, Scorer, mapped_impacts
 from hybrid_cli.workflows.session import Session, contract_changes, start_contract
 

@@ -1,29 +1,39 @@
-"""The learner of all training with queries and documents: computes an encoder's gradients on batches."""
+"""The learner of all training with queries and documents: computes an encoder's gradients on batches.
+
+Batches may have hard negatives that the model in training ranks first, alone or in the sum with a frozen scorer.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
+from hybrid_cli import console, draws, storage
 from hybrid_cli.encoders.adapters import cast_base
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import SparseTower
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.storage import disk
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, allowed_mask
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import LossInputs, Objective, Terms
+from hybrid_cli.training.mining import fold_columns
+from hybrid_cli.training.options import Optimization
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, VectorsOfOthers
-from hybrid_cli.training.teachers import FrozenEncoder, Scorer, ScorerWeight, TeacherScores
+from hybrid_cli.training.teachers import BLOCK_TEXTS, FrozenEncoder, Scorer, ScorerWeight, TeacherScores
 
 Chunk = tuple[Tower | SparseTower, Tensor, Tensor]
 Model = TypeVar("Model", TransformerEncoder, SparseEncoder)
@@ -196,3 +206,206 @@ class DenseLearner(Generic[Model]):
             masking(document, queries[position // width], [groups[position // width].noise, position % width])
             for position, document in enumerate(documents)
         ]
+
+
+# --------------------------------------------------------------------------------- negatives of the model in training
+
+
+BLOCK_QUERIES = 4096  # whose scores of a block of documents are in memory
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The sum whose top hits are negatives: `s / temperature + weight * s_scorer`."""
+
+    temperature: float
+    scorer: Scorer
+    weight: ScorerWeight
+
+
+@dataclass(frozen=True)
+class StudentNegatives:
+    """Adds the student's top-ranked documents to the queries of a batch, as hard negatives.
+
+    They come from a pool of documents that the student encodes again at every checkpoint, so that a resumed run sees
+    the same documents.
+
+    Attributes:
+        encoder: the student.
+        texts: docid, title, text of the documents that the pool is drawn from.
+        plan: settings of the training.
+        precision: precision of the student's forward pass.
+        count: negatives per query.
+        pool: documents of the pool.
+        excluded: maps a query to the documents that are never added; those that it has are not added either.
+        fusion: the sum that ranks; None ranks by the student alone.
+    """
+
+    encoder: TransformerEncoder
+    texts: pl.DataFrame
+    plan: Optimization
+    precision: torch.dtype
+    count: int
+    pool: int = 2048
+    excluded: Callable[[Group], Set[str]] = lambda group: frozenset()
+    fusion: Fusion | None = None
+
+    def __post_init__(self) -> None:
+        documents = min(self.pool, len(self.texts))
+        if self.count >= documents:
+            problem = f"{self.count:,} negatives per query from a pool of {documents:,} documents; pass a lower number"
+            console.warn(problem, code="small-pool", count=self.count, documents=documents)
+
+    def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
+        """Yield the batches from the `done`-th on, with `count` more documents per query.
+
+        Raises:
+            InputError: all documents of the pool are excluded for a query.
+        """
+        documents, vectors = self.texts.clear(), np.empty((0, 0), np.float32)
+        every = self.plan.checkpoint_steps * self.plan.accumulate
+        for number, batch in enumerate(batches, done):
+            if number % every == 0 or number == done:
+                rows = draws.sample(len(self.texts), self.pool, draws.rng(self.plan.seed, number, 1))
+                documents = self.texts[rows.tolist()]
+                vectors = self._encoded(documents["title"].to_list(), documents["text"].to_list())
+            queries = [group.query for group in batch]
+            scores = self._encoded(None, queries) @ vectors.T
+            scores = self._fused(scores, queries, documents["docid"], number // self.plan.accumulate, batch[0].noise)
+            yield [self._extended(group, row, documents) for group, row in zip(batch, scores, strict=True)]
+
+    def _extended(self, group: Group, scores: np.ndarray, documents: pl.DataFrame) -> Group:
+        known = self._known(group, documents["docid"])
+        ranked = np.argsort(np.where(known, np.inf, -scores), kind="stable")[: np.count_nonzero(~known)]
+        return self._with(group, documents[np.resize(ranked[: self.count], self.count).tolist()])  # repeated if too few
+
+    def _fused(self, scores: np.ndarray, queries: list[str], docids: pl.Series, step: int, noise: int) -> np.ndarray:
+        """Return the scores [n, m] of the sum, if it ranks."""
+        if self.fusion is None:
+            return scores
+        weight = self.fusion.weight(step, noise).item()
+        fused: np.ndarray = scores / self.fusion.temperature + weight * self.fusion.scorer.scores(
+            queries, docids.to_list()
+        )
+        return fused
+
+    def _known(self, group: Group, docids: pl.Series) -> np.ndarray:
+        """Return whether each document is one that the query has, or that is excluded."""
+        known = docids.is_in([*group.docids, *self.excluded(group)]).to_numpy()
+        if known.all():
+            raise InputError(f"query {group.query!r}: no document is a negative; mine more", code="no-negatives")
+        return known
+
+    def _with(self, group: Group, best: pl.DataFrame) -> Group:
+        """Return the group with more documents."""
+        return replace(
+            group,
+            docids=group.docids + best["docid"].to_list(),
+            titles=group.titles + best["title"].to_list(),
+            texts=group.texts + best["text"].to_list(),
+            lexical=group.lexical + [0.0] * len(best),
+        )
+
+    def _encoded(self, titles: list[str] | None, texts: list[str]) -> np.ndarray:
+        """Return the student's current vectors of documents or, without titles, of queries."""
+        self.encoder.eval()
+        with autocast(self.encoder.device, self.precision):
+            vectors = (
+                self.encoder.encode_queries(texts) if titles is None else self.encoder.encode_documents(titles, texts)
+            )
+        self.encoder.train()
+        return vectors
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshedNegatives(StudentNegatives):
+    """Adds documents drawn from the student's top hits in a whole corpus, which it searches again after some steps.
+
+    The hits of each search are stored, so that a resumed run draws from the same ones.
+
+    Attributes:
+        every: optimizer steps between two searches.
+        queries: all queries.
+        folder: folder of the hits, one file per search.
+        depth: hits from which the documents are drawn.
+        spare: further hits, in place of excluded documents.
+    """
+
+    every: int
+    queries: Sequence[str]
+    folder: Path
+    depth: int
+    spare: int
+
+    def added(self, batches: Iterator[list[Group]], done: int) -> Iterator[list[Group]]:
+        """Yield the batches from the `done`-th on, with `count` more documents per query; see `StudentNegatives`."""
+        hits, row_of = np.empty((0, 0), np.int32), {query: row for row, query in enumerate(self.queries)}
+        every = self.every * self.plan.accumulate
+        for number, batch in enumerate(batches, done):
+            if number % every == 0 or number == done:
+                hits = self._stored(number // every * self.every)
+            yield [self._drawn(group, hits[row_of[group.query]]) for group in batch]
+
+    def _drawn(self, group: Group, hits: np.ndarray) -> Group:
+        allowed = hits[~self._known(group, self.texts["docid"].gather(hits))][: self.depth]
+        drawn = draws.rng(group.noise, 2).permutation(allowed)
+        return self._with(group, self.texts[np.resize(drawn, self.count).tolist()])
+
+    def _stored(self, step: int) -> np.ndarray:
+        """Return the rows of the hits [Q, depth + spare] of the search at a step, best first."""
+        file = self.folder / f"{step:08}.npy"
+        for first in parallel.first_alone():
+            if first and not file.exists():
+                self.folder.mkdir(exist_ok=True)
+                with storage.replacing(file) as scratch, disk.create(scratch) as opened:
+                    np.save(opened, self._search(step))
+        hits: np.ndarray = np.load(file, mmap_mode="r")
+        return hits
+
+    def _search(self, step: int) -> np.ndarray:
+        """Return the rows of the best documents [Q, depth + spare], from one block of documents after the other."""
+        queries, device = [*self.queries], self.encoder.device
+        vectors, most = self._encoded(None, queries), min(self.depth + self.spare, len(self.texts))
+        scores, rows = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int32)
+        first = 0
+        with console.progress("search the corpus for negatives", len(self.texts), "documents") as advance:
+            for part in self.texts.iter_slices(BLOCK_TEXTS):
+                documents = torch.from_numpy(self._encoded(part["title"].to_list(), part["text"].to_list())).to(device)
+                own, best = torch.arange(first, first + len(part), dtype=torch.int32), []
+                for begin in range(0, len(queries), BLOCK_QUERIES):
+                    some = slice(begin, begin + BLOCK_QUERIES)
+                    block = (torch.from_numpy(vectors[some]).to(device) @ documents.T).cpu().numpy()
+                    block = self._fused(block, queries[some], part["docid"], step, self.plan.seed)
+                    best.append(_best((scores[some], rows[some]), torch.from_numpy(block), own, most))
+                scores, rows = (torch.cat(parts) for parts in zip(*best, strict=True))
+                first += len(part)
+                advance(len(part))
+        hits: np.ndarray = rows.numpy()
+        return hits
+
+
+def _best(known: tuple[Tensor, Tensor], scores: Tensor, rows: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return scores and rows [n, most] of the best of known documents and of a block.
+
+    Args:
+        known: scores and rows [n, k].
+        scores: [n, m].
+        rows: [m].
+        most: documents that are kept.
+    """
+    both = torch.cat([known[0], scores], 1)
+    kept = both.topk(min(most, both.shape[1]))
+    return kept.values, torch.cat([known[1], rows.expand(len(scores), -1)], 1).gather(1, kept.indices)
+
+
+def relevant(texts: pl.DataFrame, positives: pl.Series) -> Callable[[Group], Set[str]]:
+    """Return a function from a query to its positives and the documents with the text of one.
+
+    Args:
+        texts: docid, title, text of all documents.
+        positives: ids of the positives of all queries.
+    """
+    hashes = texts.select("docid", fold_columns("title", "text").hash().alias("hash"))
+    alike = hashes.join(hashes.filter(pl.col("docid").is_in(positives.implode())), on="hash", suffix="_positive")
+    same = dict(alike.group_by("docid_positive").agg("docid").iter_rows())
+    return lambda group: {other for docid in group.positives for other in same.get(docid, [docid])}

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from hybrid_cli import console, draws, storage
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.cross_encoder import Reranker
-from hybrid_cli.encoders.reranking import write_scores
+from hybrid_cli.encoders.cross_encoder import Reranker, write_scores
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.lexical.impacts import DocumentImpacts

@@ -22,9 +22,8 @@ from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.callbacks import open_callback, open_tracker
-from hybrid_cli.training.checkpoints import State
 from hybrid_cli.training.dev_set import DevValidation
-from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of, train, write_curve
+from hybrid_cli.training.loop import Callback, Job, State, epoch_steps, steps_of, train, write_curve
 from hybrid_cli.training.teachers import SHARD_PAIRS, FrozenEncoder, ScoredExamples, TeacherScores, Texts, stored_scores
 
 _MINED_AT_CHECKPOINTS = ("dynamic_negatives",)
