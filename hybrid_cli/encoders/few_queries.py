@@ -12,16 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import (
-    TRANSFORMER,
-    Contract,
-    Encoder,
-    contract_fingerprint,
-    refuse_single_text,
-    shapes,
-    stored_encoder,
-    weight_files,
-)
+from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.storage.layout import WEIGHTS
 
@@ -63,12 +54,14 @@ class FewQueries:
         whole: opens the transformer.
     """
 
-    def __init__(self, bert: Bert, contract: Contract, fingerprint: str, whole: Callable[[], Encoder]):
+    def __init__(
+        self, bert: Bert, contract: contracts.Contract, fingerprint: str, whole: Callable[[], contracts.Encoder]
+    ):
         self.contract, self.fingerprint = contract, fingerprint
         self._bert, self._open, self._cut = bert, whole, 0
 
     @cached_property
-    def _whole(self) -> Encoder:
+    def _whole(self) -> contracts.Encoder:
         return self._open()
 
     @property
@@ -92,7 +85,7 @@ class FewQueries:
 
     def encode_queries(self, texts: Sequence[str], *batch_tokens: int) -> Array:
         """Return vectors [n, dim], float32, in the order of `texts`."""
-        refuse_single_text(texts)
+        contracts.refuse_single_text(texts)
         if not 0 < len(texts) <= FEW or "_whole" in vars(self):
             return self._whole.encode_queries(texts, *batch_tokens)
         vectors, cut = zip(*(self._bert.vector(self.contract.query(text)) for text in texts), strict=True)
@@ -114,7 +107,7 @@ class Bert:
         contract: contract of the encoder.
     """
 
-    def __init__(self, weights: Weights, config: Mapping[str, Any], tokenizer: Tokenizer, contract: Contract):
+    def __init__(self, weights: Weights, config: Mapping[str, Any], tokenizer: Tokenizer, contract: contracts.Contract):
         self._weights, self._contract, self._tokenizer = weights, contract, tokenizer
         self._layers, self._heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
         self._epsilon, self.dim = float(config["layer_norm_eps"]), int(config["hidden_size"])
@@ -180,7 +173,7 @@ def _gelu(values: Array) -> Array:
 
 
 def open_few(
-    folder: Path, overrides: Mapping[str, Any], known: Mapping[str, Any] | None, whole: Callable[[], Encoder]
+    folder: Path, overrides: Mapping[str, Any], known: Mapping[str, Any] | None, whole: Callable[[], contracts.Encoder]
 ) -> FewQueries | None:
     """Open an encoder for few queries; None for one that `Bert` does not compute.
 
@@ -190,18 +183,18 @@ def open_few(
         known: see `stored_encoder`.
         whole: opens the transformer.
     """
-    stored = stored_encoder(folder, known)
-    own = stored.contract() if stored.kind == TRANSFORMER else None
-    if not isinstance(own, Contract):
+    stored = contracts.stored_encoder(folder, known)
+    own = stored.contract() if stored.kind == contracts.TRANSFORMER else None
+    if not isinstance(own, contracts.Contract):
         return None
     files, contract = stored.tower("query"), own.changed(**overrides)
     plain = not files.read
-    plain = plain and all(getattr(contract, name) == getattr(Contract, name) for name in _NEUTRAL)
+    plain = plain and all(getattr(contract, name) == getattr(contracts.Contract, name) for name in _NEUTRAL)
     if not plain or contract.pooling not in ("mean", "cls") or contract.tied != own.tied:
         return None
     if (bert := _open_bert(files.folder, contract)) is None:
         return None
-    return FewQueries(bert, contract, contract_fingerprint(storage.fingerprint(folder), contract), whole)
+    return FewQueries(bert, contract, contracts.contract_fingerprint(storage.fingerprint(folder), contract), whole)
 
 
 def _names(config: Mapping[str, Any]) -> Iterator[str]:
@@ -212,15 +205,15 @@ def _names(config: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"encoder.layer.{number}.{part}.{kind}" for part in _PARTS for kind in ("weight", "bias"))
 
 
-def _open_bert(folder: Path, contract: Contract) -> Bert | None:
+def _open_bert(folder: Path, contract: contracts.Contract) -> Bert | None:
     """Open a BERT with all of its weights in one file, and a tokenizer that needs no other file than tokenizer.json."""
     from tokenizers import Tokenizer
 
-    if [file.name for file in weight_files(folder)] != [WEIGHTS] or not (folder / "tokenizer.json").is_file():
+    if [file.name for file in contracts.weight_files(folder)] != [WEIGHTS] or not (folder / "tokenizer.json").is_file():
         return None
     config, declared = read_object(folder / "config.json"), read_object(folder / "tokenizer_config.json")
     known = all(config.get(name, value) == value for name, value in _CONFIG.items()) and config.keys() >= {*_SIZES}
-    if not known or {name for name in shapes(folder) if not name.startswith(_UNUSED)} != {*_names(config)}:
+    if not known or {name for name in contracts.shapes(folder) if not name.startswith(_UNUSED)} != {*_names(config)}:
         return None
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     rules = tokenizer.normalizer

@@ -21,20 +21,7 @@ import torch
 from torch import nn
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import (
-    LIBRARY,
-    LONGEST,
-    MODULE_KINDS,
-    POOLING,
-    SIDES,
-    Contract,
-    Encoder,
-    contract_fingerprint,
-    listed_modules,
-    refuse_single_text,
-    refuse_truncation,
-    stored_encoder,
-)
+from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders.cross_encoder import PairInput, other_labels
 from hybrid_cli.encoders.loading import (
     NO_WEIGHTS,
@@ -77,7 +64,7 @@ def open_in_library(kind: str, folder: Path) -> Any:
             if file.name == "config.json" and "model_type" in settings:
                 refuse_pickles(file.parent)
                 read_config(file.parent)
-    listed_modules(folder)
+    contracts.listed_modules(folder)
     for file in folder.rglob("pytorch_model*.bin"):
         if not any(file.parent.glob("*.safetensors")):
             raise path_error(file.parent, NO_WEIGHTS, code="no-weights")
@@ -106,19 +93,19 @@ def _of_model2vec(folder: Path) -> Any:
     return SentenceTransformer(modules=modules, device="cpu").float().eval()
 
 
-def usual_contract(folder: Path) -> Contract | None:
+def usual_contract(folder: Path) -> contracts.Contract | None:
     """Return the contract of a model with the usual modules; None for one that runs in the library."""
     return _usual_contract(folder, storage.fingerprint(folder))
 
 
 @lru_cache(maxsize=16)
-def _usual_contract(folder: Path, fingerprint: str) -> Contract | None:
+def _usual_contract(folder: Path, fingerprint: str) -> contracts.Contract | None:
     cosine = _is_cosine(folder)
     model = open_in_library("SentenceTransformer", folder)
     contract = _contract_of(model, cosine)
     if contract is None:
         return None
-    tower = Tower.load(stored_encoder(folder, contract.to_dict()).tower(SIDES[0]), contract)
+    tower = Tower.load(contracts.stored_encoder(folder, contract.to_dict()).tower(contracts.SIDES[0]), contract)
     return contract if _agree(model, TransformerEncoder(contract, tower, tower).eval()) else None
 
 
@@ -136,22 +123,24 @@ def _is_cosine(folder: Path) -> bool:
     return declared == "cosine"
 
 
-def _contract_of(model: Any, cosine: bool) -> Contract | None:
+def _contract_of(model: Any, cosine: bool) -> contracts.Contract | None:
     """Return the contract of an opened model; None for other modules than the usual ones."""
     modules = [module for module in model if type(module).__name__ != "Dropout"]
     kinds = [type(module).__name__ for module in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*MODULE_KINDS}:
+    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*contracts.MODULE_KINDS}:
         return None
     transformer, pooling = modules[:2]
     modes = [pooling.pooling_mode] if isinstance(pooling.pooling_mode, str) else [*pooling.pooling_mode]
     query, document = _prompts(model)
-    longest = transformer.max_seq_length or LONGEST
+    longest = transformer.max_seq_length or contracts.LONGEST
     unit = kinds[-1] == "Normalize"  # a last module, unless values are cut after it
-    lengths = [min(length or longest, LONGEST) for length in (transformer.query_length, transformer.document_length)]
-    first, *more = [POOLING[mode] for mode in modes]
+    lengths = [
+        min(length or longest, contracts.LONGEST) for length in (transformer.query_length, transformer.document_length)
+    ]
+    first, *more = [contracts.POOLING[mode] for mode in modes]
     if min(lengths) < 4:
         return None
-    return Contract(
+    return contracts.Contract(
         query_prefix=query,
         doc_prefix=document,
         query_max_len=lengths[0],
@@ -225,7 +214,7 @@ class LibraryEncoder:
         whole = storage.fingerprint(folder) + json.dumps(self.describe(), sort_keys=True)
         self.fingerprint = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
         self.dim: int = self.encode_queries(["a"]).shape[1]
-        refuse_truncation(contract.truncate_dim, self.dim, folder)
+        contracts.refuse_truncation(contract.truncate_dim, self.dim, folder)
 
     @property
     def device(self) -> torch.device:
@@ -235,16 +224,16 @@ class LibraryEncoder:
 
     def describe(self) -> dict[str, Any]:
         """Return the contract as JSON values, as manifests store it."""
-        return {"kind": LIBRARY, **asdict(self.contract)}
+        return {"kind": contracts.LIBRARY, **asdict(self.contract)}
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
-        refuse_single_text(texts)
+        contracts.refuse_single_text(texts)
         return self._vectors(self._model.encode_query, texts, self.contract.query_prefix)
 
     def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
-        refuse_single_text(titles, texts)
+        contracts.refuse_single_text(titles, texts)
         whole = _joined(titles, texts, self.contract.title_separator)
         return self._vectors(self._model.encode_document, whole, self.contract.doc_prefix)
 
@@ -260,7 +249,7 @@ def _joined(titles: Sequence[str], texts: Sequence[str], separator: str) -> list
     return [f"{title}{separator}{text}" if title else text for title, text in zip(titles, texts, strict=True)]
 
 
-def open_library(folder: Path, device: str, dtype: Precision, known: Known = None, **changes: Any) -> Encoder:
+def open_library(folder: Path, device: str, dtype: Precision, known: Known = None, **changes: Any) -> contracts.Encoder:
     """Open an encoder of other modules than the usual ones; `changes` are fields of its contract."""
     model = _opened("SentenceTransformer", folder, device, dtype, changes, LibraryContract.__dataclass_fields__)
     query, document = _prompts(model)
@@ -271,7 +260,7 @@ def open_library(folder: Path, device: str, dtype: Precision, known: Known = Non
 def _opened(
     kind: str, folder: Path, device: str, dtype: Precision, changes: Mapping[str, Any], allowed: Collection[str]
 ) -> Any:
-    refuse_changes(folder, {name: value for name, value in changes.items() if name not in allowed}, LIBRARY)
+    refuse_changes(folder, {name: value for name, value in changes.items() if name not in allowed}, contracts.LIBRARY)
     return placed(open_in_library(kind, folder), device, dtype)
 
 
@@ -284,7 +273,7 @@ def sparse_contract(folder: Path) -> SparseContract:
 def _sparse_contract(folder: Path, fingerprint: str) -> SparseContract:
     model = open_in_library("SparseEncoder", folder)
     query, document = _prompts(model)
-    length = min(model.max_seq_length or LONGEST, LONGEST)
+    length = min(model.max_seq_length or contracts.LONGEST, contracts.LONGEST)
     return SparseContract(query_prefix=query, doc_prefix=document, query_max_len=length, doc_max_len=length)
 
 
@@ -293,7 +282,7 @@ class LibrarySparse(TermWeights):
 
     def __init__(self, folder: Path, model: Any, contract: SparseContract):
         self.contract, self.truncated, self._folder, self._model = contract, 0, folder, model
-        self.fingerprint = contract_fingerprint(storage.fingerprint(folder), contract)
+        self.fingerprint = contracts.contract_fingerprint(storage.fingerprint(folder), contract)
 
     @classmethod
     def load(cls, folder: Path, device: str, dtype: Precision, **changes: Any) -> LibrarySparse:
@@ -365,7 +354,7 @@ class LibraryReranker:
         model = _opened("CrossEncoder", folder, device, dtype, changes, ("max_length", "title_separator"))
         if model.num_labels > 2:
             raise other_labels(folder, model.num_labels)
-        length = min(model.max_seq_length or PairInput.max_length, LONGEST)
+        length = min(model.max_seq_length or PairInput.max_length, contracts.LONGEST)
         return cls(folder, model, replace(PairInput(length, length), **changes))
 
     @property

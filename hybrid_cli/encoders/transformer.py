@@ -20,24 +20,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hybrid_cli import console, storage
+from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders import loading
 from hybrid_cli.encoders.adapters import adapter_of, save_adapter
-from hybrid_cli.encoders.contract import (
-    DOCUMENT_MARKER,
-    FIRST_MODULE,
-    LONGEST,
-    POOLING,
-    QUERY_MARKER,
-    SIDES,
-    Contract,
-    Module,
-    TowerFiles,
-    contract_fingerprint,
-    read_contract,
-    refuse_single_text,
-    refuse_truncation,
-    stored_encoder,
-)
 from hybrid_cli.encoders.models import Known, placed, resolve
 from hybrid_cli.encoders.options import DEVICE, Markers, Pooling, Precision
 from hybrid_cli.errors import option_error, path_error
@@ -95,7 +80,7 @@ class Normalize(nn.Module):
         return functional.normalize(vectors, dim=-1)
 
 
-def _load_module(entry: Module) -> nn.Module:
+def _load_module(entry: contracts.Module) -> nn.Module:
     kind, folder = entry.kind, entry.folder
     if kind == "Normalize":
         return Normalize()
@@ -134,7 +119,7 @@ def _weights(folder: Path) -> Path:
     return file
 
 
-def refuse_missing_projection(files: TowerFiles, contract: Contract) -> None:
+def refuse_missing_projection(files: contracts.TowerFiles, contract: contracts.Contract) -> None:
     """Refuse a stored encoder without the weights of its projection, which would be random."""
     if files.projection is not None and contract.dim is not None:
         for path in _projection_modules(contract):
@@ -142,7 +127,7 @@ def refuse_missing_projection(files: TowerFiles, contract: Contract) -> None:
 
 
 def load_projection(
-    files: TowerFiles, contract: Contract, inputs: int, published: Mapping[str, Tensor]
+    files: contracts.TowerFiles, contract: contracts.Contract, inputs: int, published: Mapping[str, Tensor]
 ) -> nn.Sequential | None:
     """Load the projection; one that is not in its folder is initialized from torch's random state.
 
@@ -178,7 +163,7 @@ def load_projection(
 def save_head(folder: Path, modules: nn.Sequential | None, projection: nn.Sequential | None) -> list[tuple[str, str]]:
     """Write all modules between pooling and vector; return folder and kind of each, for modules.json."""
     listed = []
-    for number, module in enumerate([*(modules or ()), *(projection or ())], FIRST_MODULE):
+    for number, module in enumerate([*(modules or ()), *(projection or ())], contracts.FIRST_MODULE):
         kind = type(module).__name__
         listed.append((f"{number}_{kind}", kind))
         _save_module(folder / f"{number}_{kind}", module)
@@ -203,9 +188,9 @@ def _save_module(folder: Path, module: nn.Module) -> None:
     disk.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _projection_modules(contract: Contract) -> list[str]:
+def _projection_modules(contract: contracts.Contract) -> list[str]:
     """Return the folders of the modules of the projection."""
-    first = FIRST_MODULE + len(contract.modules)
+    first = contracts.FIRST_MODULE + len(contract.modules)
     return [f"{first}_Dense", *([f"{first + 1}_LayerNorm"] if contract.projection_norm else [])]
 
 
@@ -233,7 +218,7 @@ class Tower(nn.Module):
         self,
         loaded: loading.Loaded,
         tokenizer: Any,
-        contract: Contract,
+        contract: contracts.Contract,
         modules: nn.Sequential | None,
         projection: nn.Sequential | None,
     ):
@@ -253,7 +238,7 @@ class Tower(nn.Module):
         self.distillation_head: nn.Linear | None = None
 
     @classmethod
-    def load(cls, files: TowerFiles, contract: Contract) -> Tower:
+    def load(cls, files: contracts.TowerFiles, contract: contracts.Contract) -> Tower:
         """Load a tower; markers and projection that are not in the folder are initialized from torch's random state.
 
         Args:
@@ -269,7 +254,7 @@ class Tower(nn.Module):
         tokenizer = loaded.tokenizer
         if tokenizer.sep_token_id is None and (contract.segments or contract.markers == "replace"):
             raise path_error(folder, "the tokenizer has no separator token", code="tokenizer-without-separator")
-        if contract.markers != "none" and QUERY_MARKER not in tokenizer.all_special_tokens:
+        if contract.markers != "none" and contracts.QUERY_MARKER not in tokenizer.all_special_tokens:
             tokenizer = _with_markers(loaded.backbone, tokenizer, contract.markers, folder)
         if contract.append_eos:
             _append_eos(tokenizer, folder)
@@ -283,7 +268,7 @@ class Tower(nn.Module):
             raise path_error(folder, f"Dense needs {needed} values, the pooling has {pooled}", code="weights-shape")
         inputs = _outputs(head) or pooled
         tower = cls(loaded, tokenizer, contract, head, load_projection(files, contract, inputs, loaded.projection))
-        refuse_truncation(contract.truncate_dim, tower.full_dim, folder)
+        contracts.refuse_truncation(contract.truncate_dim, tower.full_dim, folder)
         return tower
 
     @property
@@ -378,7 +363,7 @@ class Tower(nn.Module):
         types: Tensor = (separators.cumsum(1) - separators > 0).long()
         return types
 
-    def save(self, folder: Path, contract: Contract) -> None:
+    def save(self, folder: Path, contract: contracts.Contract) -> None:
         """Write the tower; `SentenceTransformer(folder)` returns the same vectors, if its modules can express them."""
         folder.mkdir(parents=True, exist_ok=True)
         with disk.by_name(folder):
@@ -429,12 +414,12 @@ def _positions(item: tuple[str, nn.Module]) -> int:
     """Return the number of positions of a table of position embeddings; `LONGEST` for every other module."""
     name, table = item
     if not isinstance(table, nn.Embedding) or name.rpartition(".")[2] not in _POSITIONS:
-        return LONGEST
+        return contracts.LONGEST
     before = getattr(table, "offset", 0) if table.padding_idx is None else table.padding_idx + 1  # OPT; RoBERTa
     return int(table.num_embeddings - before)
 
 
-def _is_sentence_transformer(contract: Contract) -> bool:
+def _is_sentence_transformer(contract: contracts.Contract) -> bool:
     """Test whether modules of sentence-transformers can compute the vectors of a contract."""
     plain = not (contract.skip_tokens or contract.fill_queries or contract.segments)
     truncated = contract.truncate_dim is not None and contract.normalize  # that library truncates last
@@ -465,9 +450,11 @@ def pool(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 
 def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, folder: Path) -> Any:
     """Return a tokenizer with two reserved word pieces as special tokens; their embeddings start near that of [CLS]."""
-    ids = tokenizer.convert_tokens_to_ids([QUERY_MARKER, DOCUMENT_MARKER])
+    ids = tokenizer.convert_tokens_to_ids([contracts.QUERY_MARKER, contracts.DOCUMENT_MARKER])
     if tokenizer.unk_token_id in ids or tokenizer.cls_token_id is None:
-        raise path_error(folder, f"the vocabulary has no {QUERY_MARKER}; use --markers none", code="no-markers")
+        raise path_error(
+            folder, f"the vocabulary has no {contracts.QUERY_MARKER}; use --markers none", code="no-markers"
+        )
     table: Tensor = backbone.get_input_embeddings().weight  # type: ignore[assignment]
     with torch.no_grad():
         for marker in ids:
@@ -483,7 +470,7 @@ def _with_markers(backbone: PreTrainedModel, tokenizer: Any, markers: Markers, f
     names = ("unk_token", "cls_token", "sep_token", "pad_token", "mask_token")
     return PreTrainedTokenizerFast(  # the plain class: model-specific classes restore [CLS] on loading
         tokenizer_object=rules,
-        additional_special_tokens=[QUERY_MARKER, DOCUMENT_MARKER],
+        additional_special_tokens=[contracts.QUERY_MARKER, contracts.DOCUMENT_MARKER],
         model_max_length=tokenizer.model_max_length,
         **{name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None},
     )
@@ -504,8 +491,8 @@ def _append_eos(tokenizer: Any, folder: Path) -> None:
         )
 
 
-def _pooling_config(hidden: int, contract: Contract) -> dict[str, Any]:
-    names = {ours: theirs for theirs, ours in POOLING.items()}
+def _pooling_config(hidden: int, contract: contracts.Contract) -> dict[str, Any]:
+    names = {ours: theirs for theirs, ours in contracts.POOLING.items()}
     return {
         "word_embedding_dimension": hidden,
         "pooling_mode_cls_token": contract.pooling == "cls",
@@ -536,7 +523,7 @@ class TransformerEncoder(nn.Module):
         truncated: number of texts cut to the maximum length so far.
     """
 
-    def __init__(self, contract: Contract, query_tower: Tower, document_tower: Tower, fingerprint: str = ""):
+    def __init__(self, contract: contracts.Contract, query_tower: Tower, document_tower: Tower, fingerprint: str = ""):
         super().__init__()
         self.contract = contract
         self.query_tower = query_tower
@@ -561,11 +548,11 @@ class TransformerEncoder(nn.Module):
             InputError: no such model, or the model does not fit the contract.
         """
         folder = resolve(name)
-        stored, own = stored_encoder(folder, known), read_contract(folder, known)
+        stored, own = contracts.stored_encoder(folder, known), contracts.read_contract(folder, known)
         contract = own.changed(**overrides)
         if contract.tied and not own.tied:
             raise path_error(folder, "has two towers; use --untied", code="two-towers")
-        files = [stored.tower(side) for side in SIDES]
+        files = [stored.tower(side) for side in contracts.SIDES]
         if contract.dim == own.dim:
             for tower_files in files:
                 refuse_missing_projection(tower_files, own)
@@ -577,7 +564,7 @@ class TransformerEncoder(nn.Module):
                 most = tower.longest
                 raise option_error(name, overrides[name], f"{folder} reads at most {most} word pieces", limit=most)
         note_left_out(query, folder)
-        encoder = cls(contract, query, document, contract_fingerprint(weights, contract))
+        encoder = cls(contract, query, document, contracts.contract_fingerprint(weights, contract))
         return placed(encoder, device, dtype)
 
     @property
@@ -620,7 +607,7 @@ class TransformerEncoder(nn.Module):
 
     def encode_queries(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
-        refuse_single_text(texts)
+        contracts.refuse_single_text(texts)
         texts = [self.contract.query(text) for text in texts]
         return self._encode(self.query_tower, texts, "query", batch_tokens)
 
@@ -628,7 +615,7 @@ class TransformerEncoder(nn.Module):
         self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = BATCH_TOKENS
     ) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`."""
-        refuse_single_text(titles, texts)
+        contracts.refuse_single_text(titles, texts)
         whole = [self.contract.document(title, text) for title, text in zip(titles, texts, strict=True)]
         return self._encode(self.document_tower, whole, "document", batch_tokens)
 

@@ -12,19 +12,9 @@ from safetensors.torch import save_file
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.encoders import composite
+from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders.adapters import merge_adapters
 from hybrid_cli.encoders.checkpoints.published import LEARNERS, PLAIN, convert, find, layout_of
-from hybrid_cli.encoders.contract import (
-    PRESETS,
-    SIDES,
-    SPARSE,
-    TRANSFORMER,
-    kind_of,
-    read_contract,
-    shapes,
-    stored_encoder,
-    weight_files,
-)
 from hybrid_cli.encoders.cross_encoder import CrossEncoder, is_reranker
 from hybrid_cli.encoders.loading import unknown_weights
 from hybrid_cli.encoders.models import resolve
@@ -93,10 +83,10 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
 
 def _advice(folder: Path) -> str:
     """Return the presets of the form of a checkpoint in words; empty if towers have contracts of their own."""
-    if any((folder / side / name).is_file() for side in SIDES for name in (layout.CONTRACT, layout.MODULES)):
+    if any((folder / side / name).is_file() for side in contracts.SIDES for name in (layout.CONTRACT, layout.MODULES)):
         return ""
     form = find(folder)
-    names = [name for name, preset in PRESETS.items() if form in preset.layouts]
+    names = [name for name, preset in contracts.PRESETS.items() if form in preset.layouts]
     return f", form '{form}'; use it with --preset {' or '.join(names)}" if names and form != PLAIN else ""
 
 
@@ -114,7 +104,7 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     for folder, source in sources.items():
         pickles |= _copy_checkpoint(_path_of(source), folder, base)
     convert(pickles)
-    counts = [len(shapes(folder)) for folder in sources]
+    counts = [len(contracts.shapes(folder)) for folder in sources]
     for count, source in zip(counts, sources.values(), strict=True):
         if not count:
             problem = f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json"
@@ -151,7 +141,13 @@ def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
         InputError: it has no adapter.
     """
     folder = resolve(source)
-    kind = CrossEncoder if is_reranker(folder) else SparseEncoder if kind_of(folder) == SPARSE else TransformerEncoder
+    kind = (
+        CrossEncoder
+        if is_reranker(folder)
+        else SparseEncoder
+        if contracts.kind_of(folder) == contracts.SPARSE
+        else TransformerEncoder
+    )
     encoder: Any = kind.load(folder, device="cpu")
     if not merge_adapters(encoder):
         raise InputError(f"{source}: has no LoRA adapter; omit --merge", code="option-does-not-apply", path=source)
@@ -166,17 +162,17 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         InputError: a checkpoint is no transformer encoder, or the lengths of the vectors differ.
     """
     for source in sources:
-        if (folder := _path_of(source)).is_dir() and (kind := kind_of(folder)) != TRANSFORMER:
+        if (folder := _path_of(source)).is_dir() and (kind := contracts.kind_of(folder)) != contracts.TRANSFORMER:
             problem = f"{source}: is a {kind} encoder; --documents joins transformer encoders"
-            raise InputError(problem, code="other-kind", path=source, kind=kind, expected=TRANSFORMER)
-    weights = _write({work / side: source for side, source in zip(SIDES, sources, strict=True)}, base)
+            raise InputError(problem, code="other-kind", path=source, kind=kind, expected=contracts.TRANSFORMER)
+    weights = _write({work / side: source for side, source in zip(contracts.SIDES, sources, strict=True)}, base)
     try:
-        contract = read_contract(work)
-        stored = stored_encoder(work)
-        towers = {side: Tower.load(stored.tower(side), contract) for side in SIDES}
+        contract = contracts.read_contract(work)
+        stored = contracts.stored_encoder(work)
+        towers = {side: Tower.load(stored.tower(side), contract) for side in contracts.SIDES}
     except InputError as error:
         text = str(error)
-        for side, source in zip(SIDES, sources, strict=True):
+        for side, source in zip(contracts.SIDES, sources, strict=True):
             text = text.replace(str(work / side), str(source))
         text = text.replace(str(work), f"{sources[0]} and {sources[1]}")
         raise InputError(text, code=error.code, **error.fields) from None
@@ -186,14 +182,14 @@ def _write_towers(sources: Sequence[NameOrPath], work: Path, base: Path | None) 
         raise InputError(problem, code="other-width", path=sources[1], value=document, expected=query)
     for tower, source in zip(towers.values(), sources, strict=True):
         note_left_out(tower, source)
-    return {f"{side} weights": count for side, count in zip(SIDES, weights, strict=True)}
+    return {f"{side} weights": count for side, count in zip(contracts.SIDES, weights, strict=True)}
 
 
 def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None) -> dict[str, int]:
     """Write one encoder, or the ensemble of the learners in one or several checkpoints; return the counts."""
     folders = composite.learners(work, len(sources))
     weights = sum(_write(dict(zip(folders, sources, strict=True)), base))
-    names = shapes(work) if len(sources) == 1 else {}
+    names = contracts.shapes(work) if len(sources) == 1 else {}
     if numbers := {name.split(".")[1] for name in names if name.startswith(LEARNERS)}:
         if unknown := [name for name in names if not name.startswith(LEARNERS)]:
             raise unknown_weights(Path(sources[0]), unknown)
@@ -202,16 +198,16 @@ def _write_learners(sources: Sequence[NameOrPath], work: Path, base: Path | None
     if len(folders) == 1:
         return {"weights": weights}
     for number, folder in enumerate(folders, 1):
-        if (form := layout_of(shapes(folder))) != _LEARNER:
+        if (form := layout_of(contracts.shapes(folder))) != _LEARNER:
             problem = f"{sources[0]}: learner {number} has the form '{form}'; an ensemble needs '{_LEARNER}'"
             raise InputError(problem, code="other-kind", path=sources[0], kind=form, expected=_LEARNER)
-    composite.write_ensemble(work, len(folders), PRESETS["drboost"].contract)
+    composite.write_ensemble(work, len(folders), contracts.PRESETS["drboost"].contract)
     return {"weights": weights, "learners": len(folders)}
 
 
 def _split(work: Path, folders: Sequence[Path]) -> None:
     """Move the weights of each learner from `work` to its folder, with configuration and tokenizer."""
-    whole = [path.rename(path.with_suffix(".whole")) for path in weight_files(work)]
+    whole = [path.rename(path.with_suffix(".whole")) for path in contracts.weight_files(work)]
     others = [path for path in work.iterdir() if path.suffix in _COPIED]
     for number, folder in enumerate(folders):
         prefix = f"{LEARNERS}{number}."

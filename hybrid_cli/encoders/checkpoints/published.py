@@ -15,17 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_cli.encoders.contract import (
-    SIDES,
-    TRANSFORMER,
-    Contract,
-    TowerFiles,
-    differences,
-    read_contract,
-    shapes,
-    stored_encoder,
-    weight_files,
-)
+from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.storage.layout import CONTRACT, MODULES
 
@@ -85,14 +75,14 @@ def layout_of(names: Mapping[str, Any]) -> str:
 def find(folder: Path) -> str:
     """Return the name of the layout of a model folder: of its weights, or of the weights of its two towers."""
     if is_two_folders(folder):
-        names = [layout_of(shapes(folder / side)) for side in SIDES]
+        names = [layout_of(contracts.shapes(folder / side)) for side in contracts.SIDES]
         return TWO_PLAIN if names == [PLAIN, PLAIN] else " and ".join(names)
-    return PLAIN if (folder / MODULES).is_file() else layout_of(shapes(folder))
+    return PLAIN if (folder / MODULES).is_file() else layout_of(contracts.shapes(folder))
 
 
 def is_two_folders(folder: Path) -> bool:
     """Test whether a model folder has one folder per tower."""
-    return all((folder / side).is_dir() for side in SIDES)
+    return all((folder / side).is_dir() for side in contracts.SIDES)
 
 
 def structure(folder: Path) -> dict[str, Any]:
@@ -102,16 +92,16 @@ def structure(folder: Path) -> dict[str, Any]:
         InputError: the checkpoint has one tower of two.
     """
     if is_two_folders(folder):
-        return {**_of_tower(folder / SIDES[0]), "tied": False}
+        return {**_of_tower(folder / contracts.SIDES[0]), "tied": False}
     widths = {} if (folder / MODULES).is_file() else _of_tower(folder)
-    layout = LAYOUTS.get(layout_of(shapes(folder))) if widths else None
+    layout = LAYOUTS.get(layout_of(contracts.shapes(folder))) if widths else None
     if layout is not None and len(layout.towers) == 1 and (side := next(iter(layout.towers))):
         raise path_error(folder, f"has the {side} tower only; join both: convert-checkpoint", code="one-tower")
     return {**widths, "tied": False} if layout is not None and len(layout.towers) == 2 else widths
 
 
 def _of_tower(folder: Path) -> dict[str, Any]:
-    known = shapes(folder)
+    known = contracts.shapes(folder)
     layout = LAYOUTS.get(layout_of(known))
     if layout is None:
         return {}
@@ -135,33 +125,33 @@ class PublishedModel:
     @property
     def kind(self) -> str:
         """`transformer`."""
-        return TRANSFORMER
+        return contracts.TRANSFORMER
 
-    def contract(self) -> Contract:
+    def contract(self) -> contracts.Contract:
         """Return the contract that follows from the form; of two joined towers that have contracts, their contract."""
-        return _of_towers(self.folder) or Contract(**structure(self.folder))
+        return _of_towers(self.folder) or contracts.Contract(**structure(self.folder))
 
-    def tower(self, side: str) -> TowerFiles:
+    def tower(self, side: str) -> contracts.TowerFiles:
         """Return the files of a tower, which may be an encoder of its own."""
         if is_two_folders(self.folder):
-            return replace(stored_encoder(self.folder / side).tower(side), projection=None)
-        return TowerFiles(self.folder, read=partial(read_weights, self.folder, side))
+            return replace(contracts.stored_encoder(self.folder / side).tower(side), projection=None)
+        return contracts.TowerFiles(self.folder, read=partial(read_weights, self.folder, side))
 
 
-def _of_towers(folder: Path) -> Contract | None:
+def _of_towers(folder: Path) -> contracts.Contract | None:
     """Return the contract of two joined towers that have contracts of their own; None if neither has one.
 
     Raises:
         InputError: the contracts differ in other fields than prefixes, lengths and the title separator.
     """
-    sides = [folder / side for side in SIDES] if is_two_folders(folder) else []
-    own = [read_contract(side) for side in sides if (side / CONTRACT).is_file() or (side / MODULES).is_file()]
+    sides = [folder / side for side in contracts.SIDES] if is_two_folders(folder) else []
+    own = [contracts.read_contract(side) for side in sides if (side / CONTRACT).is_file() or (side / MODULES).is_file()]
     if not own:
         return None
     query, document = own[0], own[-1]
     joined = replace(document, tied=False, query_prefix=query.query_prefix, query_max_len=query.query_max_len)
     of_document = {name: getattr(document, name) for name in ("doc_prefix", "doc_max_len", "title_separator")}
-    if differing := differences(replace(query, tied=False, **of_document).to_dict(), joined.to_dict()):
+    if differing := contracts.differences(replace(query, tied=False, **of_document).to_dict(), joined.to_dict()):
         raise path_error(folder, f"the query tower has {differing[0]} as the document tower", code="towers-differ")
     return joined
 
@@ -176,10 +166,10 @@ def read_weights(folder: Path, side: str) -> tuple[Mapping[str, Tensor] | None, 
 
     from hybrid_cli.encoders.loading import has_no_values, unknown_weights
 
-    names = shapes(folder)
+    names = contracts.shapes(folder)
     if any(name.startswith(LEARNERS) for name in names):
         raise path_error(folder, "has several learners; convert it: hybrid convert-checkpoint", code="several-learners")
-    items = (item for file in weight_files(folder) for item in load_file(file).items())
+    items = (item for file in contracts.weight_files(folder) for item in load_file(file).items())
     if (name := layout_of(names)) not in LAYOUTS:
         wrapper = _wrapper(names)
         return (None if wrapper is None else {key.removeprefix(wrapper): value for key, value in items}), {}
@@ -214,7 +204,7 @@ def _wrapper(names: Collection[str]) -> str | None:
 
 def published_model(folder: Path, known: Mapping[str, Any] | None = None) -> PublishedModel | None:
     """Return the encoder in a folder of two towers, of a published form, or in a wrapper; None for another one."""
-    names = {} if is_two_folders(folder) else shapes(folder)
+    names = {} if is_two_folders(folder) else contracts.shapes(folder)
     plain = layout_of(names) == PLAIN and _wrapper(names) is None
     learners = any(name.startswith(LEARNERS) for name in names)
     return None if plain and not learners and not is_two_folders(folder) else PublishedModel(folder)
