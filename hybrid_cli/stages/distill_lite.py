@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,11 @@ from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import losses
-from hybrid_cli.training.batches import prefetch
-from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
-from hybrid_cli.training.dev_set import validator
+from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.start import load_start
 from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
-from hybrid_cli.workflows.session import Session, check_teacher, contract_changes, dev_validation
+from hybrid_cli.workflows.session import Session, check_teacher, contract_changes, dev_validator
 
 
 @stage(DistillLite)
@@ -82,13 +80,10 @@ def distill_lite(settings: DistillLite) -> Path:
         )
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)
 
-        def batches(done: int) -> Iterator[Batch]:
-            return prefetch(map(learner.prepare, examples.batches(settings, done)))
-
         encoder = Pair(student, teacher) if settings.queries_only else student
         steps = session.steps(len(examples))
-        validation = validator(encoder, dev_validation(settings, steps, fixed=settings.queries_only))
-        return Job(learner, batches, steps, save, validation, HARDER)
+        validation = dev_validator(settings, encoder, steps, fixed=settings.queries_only)
+        return Job(learner, learner.batches(partial(examples.batches, settings)), steps, save, validation, HARDER)
 
     state = session.train(prepare)
     session.note(state, f"{student.dim} dimensions from {teacher.dim}", example=len(examples))

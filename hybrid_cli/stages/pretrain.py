@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import prefetch
 from hybrid_cli.training.loop import Job, State, Validator
-from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner, Spans
+from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner
 from hybrid_cli.workflows.session import Session
 
 
@@ -59,11 +58,8 @@ def pretrain(settings: Pretrain) -> Path:
         return {"documents": corpus.documents, "held_out": corpus.held, "spans": len(corpus)}
 
     validator = Validator(partial(learner.measure, held_out), settings.eval_steps) if held_out else None
-
-    def batches(done: int) -> Iterator[Spans]:
-        return prefetch(corpus.batches(done))
-
-    state = session.train(lambda _: Job(learner, batches, session.steps(len(corpus)), save, validator))
+    steps = session.steps(len(corpus))
+    state = session.train(lambda _: Job(learner, lambda done: prefetch(corpus.batches(done)), steps, save, validator))
     counted = console.counted(document=corpus.documents, step=state.step)
     facts = {"path": settings.output, "documents": corpus.documents}
     console.note(f"pretrain: {settings.output}: {counted}{_gain(state)}", code="written", **facts)

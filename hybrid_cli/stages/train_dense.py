@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.training import losses
-from hybrid_cli.training.batches import Examples, prefetch
+from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import (
     Batch,
     BatchSources,
@@ -38,7 +39,6 @@ from hybrid_cli.training.dense import (
     StudentNegatives,
     relevant,
 )
-from hybrid_cli.training.dev_set import validator
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
@@ -48,7 +48,7 @@ from hybrid_cli.workflows.session import (
     Session,
     check_teacher,
     contract_changes,
-    dev_validation,
+    dev_validator,
     start_contract,
     taught,
     teacher_input,
@@ -78,7 +78,9 @@ def train_dense(settings: TrainDense) -> Path:
         resolved["projection_version"] = PROJECTION_VERSION
     if settings.epochs is None and settings.max_steps is None:
         resolved["epochs"] = settings.default_epochs
-    corpus = _corpus(settings)
+    corpus = None  # that the model in training searches for negatives
+    if settings.refresh_negatives is not None:
+        corpus = corpus_of_examples(settings.training_examples, settings.collection)
     session = Session(settings, {**_inputs(settings), "corpus": corpus}, resolved)
     if session.up_to_date:
         return settings.output
@@ -120,7 +122,7 @@ def train_dense(settings: TrainDense) -> Path:
             return {"examples": len(examples)} | _learned_weight(settings, weight)
 
         projection = vectors.projection if vectors else None
-        validation = validator(trained, dev_validation(settings, steps, settings.index, projection=projection))
+        validation = dev_validator(settings, trained, steps, settings.index, projection=projection)
         batches = _batches(settings, sampled, known, learner, fusion, work)
         return Job(learner, batches, steps, save, validation, _remedy(settings))
 
@@ -155,33 +157,24 @@ def _inputs(settings: TrainDense) -> dict[str, Path | artifacts.Named | None]:
 
 
 def _examples(settings: TrainDense) -> Examples:
-    """Return the examples, which have the scores that the training needs."""
+    """Return the examples, which have the scores that the training needs.
+
+    Warns about examples that hold no errors of the ensemble that a learner is added to.
+    """
     examples = open_examples(settings.training_examples)
     check_teacher(settings, examples)
     if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
-    _warn_unless_mined_with_runs(settings)
-    return examples
-
-
-def _warn_unless_mined_with_runs(settings: TrainDense) -> None:
-    """Warn about examples that hold no errors of the ensemble that a learner is added to."""
     mined = artifacts.read_manifest(settings.training_examples, Kind.EXAMPLES).inputs.values()
     if settings.boost and not any(source["kind"] in (Kind.RUN, Kind.DENSE_INDEX) for source in mined):
         problem = f"{settings.training_examples}: not mined with a run of {settings.boost} (--sources run:FILE)"
         console.warn(problem, code="boost-not-mined", path=settings.training_examples)
+    return examples
 
 
 def _names_encoder(settings: TrainDense) -> bool:
     """Test whether the training reads the scores of a frozen encoder."""
     return settings.scored and settings.scorer != BM25
-
-
-def _corpus(settings: TrainDense) -> Path | None:
-    """Return the corpus that the model in training searches for negatives, if it does."""
-    if settings.refresh_negatives is None:
-        return None
-    return corpus_of_examples(settings.training_examples, settings.collection)
 
 
 def _texts(settings: TrainDense, examples: Examples, corpus: Path | None, work: Path) -> Texts:
@@ -213,8 +206,9 @@ def _batches(
     work: Path,
 ) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from the n-th on, with the model's own negatives if there are any."""
+    groups = partial(examples.batches, settings)
     if not isinstance(known, MappedTexts):
-        return lambda done: prefetch(map(learner.prepare, examples.batches(settings, done)))
+        return learner.batches(groups)
     count, texts = settings.dynamic_negatives, known.texts
     pool = count, DYNAMIC_POOL, relevant(texts, examples.positives()), fusion
     negatives = StudentNegatives(learner.model, texts, settings, learner.precision, *pool)
@@ -227,7 +221,7 @@ def _batches(
             depth=mining_depth(len(texts), count),
             spare=examples.most_positives,
         )
-    return lambda done: map(learner.prepare, negatives.added(examples.batches(settings, done), done))
+    return learner.batches(groups, negatives)
 
 
 def _loss_parameters(settings: TrainDense) -> dict[str, Any]:

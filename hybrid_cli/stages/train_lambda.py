@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,7 @@ from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
-from hybrid_cli.training.batches import prefetch
-from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner, StudentNegatives
+from hybrid_cli.training.dense import BatchSources, DenseLearner, StudentNegatives
 from hybrid_cli.training.labels import LabeledQueries, SurrogatePool
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.start import load_start
@@ -81,7 +79,10 @@ def _train_transformer(settings: TrainLambda) -> Path:
         counts.update(queries=len(queries), dropped=queries.dropped)
         sources = BatchSources(scorer=teacher, base=base)
         learner = DenseLearner(encoder, _objective(settings, encoder), session.precision, settings.chunk_size, sources)
-        batches, steps = _batches(settings, queries, learner), session.steps(len(queries))
+        negatives = None
+        if count := settings.dynamic_negatives:
+            negatives = StudentNegatives(encoder, queries.texts, settings, learner.precision, count)
+        batches, steps = learner.batches(queries.batches, negatives), session.steps(len(queries))
         whole = encoder if base is None else Combination(SUM, (base, encoder))
         return Job(learner, batches, steps, save, _validator(settings, index, whole), REMEDY)
 
@@ -107,7 +108,7 @@ def _teacher(settings: TrainLambda, labels: Path) -> Scorer | None:
     if made is not None and made["kind"] in (Kind.LEXICAL_INDEX, Kind.SHARDS):
         return PostingsScorer(open_lexical(settings.index))
     if settings.dynamic_negatives:
-        reason = f"{labels} are of a run or a retriever, which does not score further documents; omit it"
+        reason = f"{labels} are of a run or a retriever, which scores no further documents; omit it"
         raise option_error("dynamic_negatives", settings.dynamic_negatives, reason, code="conflicting-options")
     return None
 
@@ -159,16 +160,6 @@ def _objective(settings: TrainLambda, encoder: TransformerEncoder) -> losses.Obj
     if settings.loss == "listwise":
         objective = partial(losses.listwise, temperature=settings.temperature, own_temperature=temperature)
     return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, encoder.contract.normalize)
-
-
-def _batches(
-    settings: TrainLambda, queries: LabeledQueries, learner: DenseLearner[TransformerEncoder]
-) -> Callable[[int], Iterator[Batch]]:
-    """Return the batches from a step on, with the student's own negatives if requested."""
-    if not settings.dynamic_negatives:
-        return lambda done: prefetch(map(learner.prepare, queries.batches(done)))
-    negatives = StudentNegatives(learner.model, queries.texts, settings, learner.precision, settings.dynamic_negatives)
-    return lambda done: map(learner.prepare, negatives.added(queries.batches(done), done))
 
 
 def _validator(settings: TrainLambda, index: LexicalIndex | None, encoder: Encoder) -> Validator | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,13 @@ from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
 from hybrid_cli.training import losses
-from hybrid_cli.training.batches import Examples, prefetch
-from hybrid_cli.training.dense import Batch, BatchSources, DenseLearner
-from hybrid_cli.training.dev_set import validator
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
 from hybrid_cli.training.start import prepare_start
-from hybrid_cli.workflows.session import Session, check_teacher, dev_validation, taught, teacher_input
+from hybrid_cli.workflows.session import Session, check_teacher, dev_validator, taught, teacher_input
 
 
 @stage(TrainSparse)
@@ -91,9 +90,5 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     masking = MatchMasking(tokenizer, form, matches) if matches else None
     sources = BatchSources(masking=masking, teacher_scores=teacher_scores)
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
-
-    def batches(done: int) -> Iterator[Batch]:
-        return prefetch(map(learner.prepare, sampled.batches(settings, done)))
-
-    validation = validator(encoder, dev_validation(settings, steps, whole=False))
-    return Job(learner, batches, steps, save, validation, HARDER)
+    validation = dev_validator(settings, encoder, steps, whole=False)
+    return Job(learner, learner.batches(partial(sampled.batches, settings)), steps, save, validation, HARDER)

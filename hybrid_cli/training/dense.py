@@ -27,7 +27,7 @@ from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import disk
 from hybrid_cli.training import parallel
-from hybrid_cli.training.batches import Group, allowed_mask
+from hybrid_cli.training.batches import Group, allowed_mask, prefetch
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.mining import fold_columns
@@ -130,6 +130,19 @@ class DenseLearner(Generic[Model]):
             return (tower, *tower.batch([tokens[row] for row in rows], side))
 
         return Share.of([*map(len, tokens)], chunk, self.chunk_size)
+
+    def batches(
+        self, groups: Callable[[int], Iterator[list[Group]]], negatives: StudentNegatives | None = None
+    ) -> Callable[[int], Iterator[Batch]]:
+        """Return a function from n to the batches from the n-th on.
+
+        Args:
+            groups: returns the queries of the batches, from the n-th on.
+            negatives: adds negatives that the model ranks first; without them, batches are prepared in another thread.
+        """
+        if negatives is None:
+            return lambda done: prefetch(map(self.prepare, groups(done)))
+        return lambda done: map(self.prepare, negatives.added(groups(done), done))
 
     def backward(self, prepared: Batch, scale: Callable[[Tensor], Tensor], step: int = 0) -> Terms:
         """Add the gradients of one batch; return the terms of its loss, and diagnostics."""

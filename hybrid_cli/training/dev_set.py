@@ -16,7 +16,6 @@ from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.loop import VALIDATIONS, Validator
 from hybrid_cli.training.losses import squared_cosine
@@ -215,8 +214,8 @@ class DevValidation:
     whole: bool = True
 
 
-def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
-    """Return the validation on mined examples, if there are any.
+def validator(encoder: Encoder, how: DevValidation) -> Validator:
+    """Return the validation on mined examples.
 
     Checkpoints of all losses are chosen by `dev_hybrid_MRR@10`, the use of the encoder in a hybrid, or by `dev_MRR@10`
     if no lexical index is known. The corpus is searched if it is small, or has at most half as many documents as the
@@ -228,8 +227,6 @@ def validator(encoder: Encoder, how: DevValidation | None) -> Validator | None:
         encoder: encoder to measure.
         how: dev examples and options.
     """
-    if how is None or parallel.rank():
-        return None
     steps, per_step = how.steps, how.step_documents
     encoded = steps * per_step
     limit = min(LARGEST, max(SMALL_CORPUS, encoded // 2)) if how.whole else MOST_HITS

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hybrid_cli.encoders.options import DEVICE, MODEL
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import SCHEMAS, Kind
-from hybrid_cli.training.batches import Examples, prefetch
+from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of
 from hybrid_cli.training.loop import train as run
@@ -82,7 +83,7 @@ def train(
     with tempfile.TemporaryDirectory() as work:
         job = Job(
             learner,
-            lambda done: prefetch(map(learner.prepare, known.batches(plan, done))),
+            learner.batches(partial(known.batches, plan)),
             steps_of(plan, len(known)),
             lambda folder: {},
             epoch_steps=epoch_steps(plan, len(known)),

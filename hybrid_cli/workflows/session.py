@@ -13,7 +13,7 @@ from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.opening import open_dense, query_encoder
-from hybrid_cli.encoders.contract import Contract, preset_fields, read_contract
+from hybrid_cli.encoders.contract import Contract, Encoder, preset_fields, read_contract
 from hybrid_cli.encoders.cross_encoder import is_reranker, load_reranker
 from hybrid_cli.encoders.models import open_encoder, pick_device, pick_dtype, resolve
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
@@ -22,8 +22,8 @@ from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.callbacks import open_callback, open_tracker
-from hybrid_cli.training.dev_set import DevValidation
-from hybrid_cli.training.loop import Callback, Job, State, epoch_steps, steps_of, train, write_curve
+from hybrid_cli.training.dev_set import DevValidation, validator
+from hybrid_cli.training.loop import Callback, Job, State, Validator, epoch_steps, steps_of, train, write_curve
 from hybrid_cli.training.teachers import SHARD_PAIRS, FrozenEncoder, ScoredExamples, TeacherScores, Texts, stored_scores
 
 _MINED_AT_CHECKPOINTS = ("dynamic_negatives",)
@@ -155,20 +155,25 @@ class EpochKeeper(Callback):
             self.job.save(scratch)
 
 
-def dev_validation(
-    settings: TrainDense | DistillLite | TrainSparse, steps: int, index: Path | None = None, **more: Any
-) -> DevValidation | None:
+def dev_validator(
+    settings: TrainDense | DistillLite | TrainSparse,
+    encoder: Encoder,
+    steps: int,
+    index: Path | None = None,
+    **more: Any,
+) -> Validator | None:
     """Return the validation on mined examples that the options ask for.
 
     Args:
         settings: dev examples and options.
+        encoder: encoder to measure.
         steps: number of optimizer steps.
         index: lexical index.
         more: other fields of `DevValidation`.
     """
     if settings.dev is None or parallel.rank():
         return None
-    return DevValidation(
+    how = DevValidation(
         examples=open_dev_examples(settings.dev, index, settings.threads),
         trained=settings.training_examples,
         options=settings,
@@ -176,6 +181,7 @@ def dev_validation(
         steps=steps,
         **more,
     )
+    return validator(encoder, how)
 
 
 def contract_changes(settings: Architecture) -> dict[str, Any]:
