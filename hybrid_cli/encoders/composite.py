@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hybrid_cli import storage
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder, contract_to_store
@@ -59,6 +58,8 @@ class Combination:
 
     Attributes:
         fingerprint: hash of both encoders, independent of the weight, which does not affect document vectors.
+        dim: length of the vectors.
+        device: device of the first encoder's weights.
 
     Raises:
         InputError: the vectors cannot be combined.
@@ -70,18 +71,10 @@ class Combination:
         lengths = {part.dim for part in parts}
         if recipe.combine == "sum" and len(lengths) > 1:
             raise option_error("combine", "sum", f"vectors of {lengths} values; use concat", code="other-width")
+        self.dim = sum(part.dim for part in parts) if recipe.combine == "concat" else self.first.dim
+        self.device = self.first.device
         whole = "\0".join((recipe.combine, self.first.fingerprint, self.second.fingerprint))
         self.fingerprint = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
-
-    @property
-    def dim(self) -> int:
-        """Length of the vectors."""
-        return self.first.dim + self.second.dim if self.recipe.combine == "concat" else self.first.dim
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the first encoder's weights."""
-        return self.first.device
 
     @property
     def truncated(self) -> int:
@@ -186,6 +179,8 @@ class Pair:
 
     Attributes:
         fingerprint: fingerprint of the document encoder; an index does not depend on the query encoder.
+        dim: length of the vectors.
+        device: device of the query encoder's weights.
 
     Raises:
         InputError: the lengths of their vectors differ.
@@ -195,17 +190,7 @@ class Pair:
         if queries.dim != documents.dim:
             raise InputError(f"vectors of {queries.dim} and {documents.dim} values are no pair", code="other-width")
         self.queries, self.documents = queries, documents
-        self.fingerprint = documents.fingerprint
-
-    @property
-    def dim(self) -> int:
-        """Length of the vectors."""
-        return self.documents.dim
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the query encoder's weights."""
-        return self.queries.device
+        self.fingerprint, self.dim, self.device = documents.fingerprint, documents.dim, queries.device
 
     @property
     def truncated(self) -> int:

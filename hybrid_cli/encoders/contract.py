@@ -130,23 +130,13 @@ class TextForm:
     query_max_len: int = 64
     doc_max_len: int = 180
 
-    @property
-    def query_head(self) -> str:
-        """Text before a query."""
-        return self.query_prefix
-
-    @property
-    def document_head(self) -> str:
-        """Text before a document."""
-        return self.doc_prefix
-
     def query(self, text: str) -> str:
         """Return the input of the tokenizer for a query."""
-        return self.query_head + text
+        return self.query_prefix + text
 
     def document(self, title: str, text: str) -> str:
         """Return the input of the tokenizer for a document."""
-        return self.document_head + (f"{title}{self.title_separator}{text}" if title else text)
+        return self.doc_prefix + (f"{title}{self.title_separator}{text}" if title else text)
 
     def changed(self, **overrides: Any) -> Self:
         """Return this contract with the values of `overrides` that are not None.
@@ -233,6 +223,10 @@ class Contract(TextForm):
     def document_head(self) -> str:
         """Text before a document: marker and prefix."""
         return self.doc_prefix if self.markers == "none" else f"{DOCUMENT_MARKER} {self.doc_prefix}"
+
+    def query(self, text: str) -> str:
+        """Return the input of the tokenizer for a query."""
+        return self.query_head + text
 
     def document(self, title: str, text: str) -> str:
         """Return the input of the tokenizer for a document."""

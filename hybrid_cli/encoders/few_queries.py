@@ -58,7 +58,7 @@ class FewQueries:
         self, bert: Bert, contract: contracts.Contract, fingerprint: str, whole: Callable[[], contracts.Encoder]
     ):
         self.contract, self.fingerprint = contract, fingerprint
-        self._bert, self._open, self._cut = bert, whole, 0
+        self._bert, self._open, self._cut, self.dim = bert, whole, 0, contract.truncate_dim or bert.dim
 
     @cached_property
     def _whole(self) -> contracts.Encoder:
@@ -68,11 +68,6 @@ class FewQueries:
     def truncated(self) -> int:
         """Number of texts cut to the maximum length so far."""
         return self._cut + (self._whole.truncated if "_whole" in vars(self) else 0)
-
-    @property
-    def dim(self) -> int:
-        """Length of the vectors."""
-        return self.contract.truncate_dim or self._bert.dim
 
     @property
     def device(self) -> torch.device:

@@ -214,13 +214,8 @@ class LibraryEncoder:
         whole = storage.fingerprint(folder) + json.dumps(self.describe(), sort_keys=True)
         self.fingerprint = hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
         self.dim: int = self.encode_queries(["a"]).shape[1]
+        self.device: torch.device = model.device
         contracts.refuse_truncation(contract.truncate_dim, self.dim, folder)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        device: torch.device = self._model.device
-        return device
 
     def describe(self) -> dict[str, Any]:
         """Return the contract as JSON values, as manifests store it."""
@@ -343,6 +338,7 @@ class LibraryReranker:
     def __init__(self, folder: Path, model: Any, input: PairInput):
         self.input, self._folder, self._model = input, folder, model
         model.max_seq_length = input.max_length
+        self.device: torch.device = model.device
 
     @classmethod
     def load(cls, folder: Path, device: str, dtype: Precision, **changes: Any) -> LibraryReranker:
@@ -356,12 +352,6 @@ class LibraryReranker:
             raise other_labels(folder, model.num_labels)
         length = min(model.max_seq_length or PairInput.max_length, contracts.LONGEST)
         return cls(folder, model, replace(PairInput(length, length), **changes))
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        device: torch.device = self._model.device
-        return device
 
     def scores(
         self, pairs: pl.DataFrame, batch_tokens: int = 0, most: int | None = None

@@ -449,7 +449,7 @@ class SparseEncoder(nn.Module, TermWeights):
     @cached_property
     def literal(self) -> LiteralTerms:
         """Words of documents, for DeepCT."""
-        return LiteralTerms(len(self.contract.document_head))
+        return LiteralTerms(len(self.contract.doc_prefix))
 
 
 def _quantized(matrix: Any, steps: int) -> Any:

@@ -74,6 +74,7 @@ class StaticEncoder(nn.Module):
         idf: [terms] weights of the terms.
 
     Attributes:
+        dim: length of the vectors.
         query_table: [terms + hash_buckets, dim]
         document_table: [terms + hash_buckets, dim]
         truncated: always 0; texts are never truncated.
@@ -83,7 +84,7 @@ class StaticEncoder(nn.Module):
 
     def __init__(self, contract: StaticContract, terms: pl.Series, idf: Floats, fingerprint: str = ""):
         super().__init__()
-        self.contract, self.terms, self.fingerprint = contract, terms, fingerprint
+        self.contract, self.terms, self.fingerprint, self.dim = contract, terms, fingerprint, contract.dim
         hashed = np.full(contract.hash_buckets, contract.unknown_idf, np.float32)
         self.idf: Floats = np.concatenate([idf.astype(np.float32), hashed])
         self.query_table = nn.Parameter(torch.zeros(len(self.idf), contract.dim))
@@ -159,11 +160,6 @@ class StaticEncoder(nn.Module):
     def describe(self) -> dict[str, Any]:
         """Return the contract as JSON values, as manifests store it."""
         return {"kind": STATIC, **asdict(self.contract), "fields": list(self.contract.fields)}
-
-    @property
-    def dim(self) -> int:
-        """Length of the vectors."""
-        return self.contract.dim
 
     @property
     def device(self) -> torch.device:

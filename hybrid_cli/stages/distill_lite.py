@@ -41,10 +41,7 @@ def distill_lite(settings: DistillLite) -> Path:
         InputError: examples or models are unusable or incompatible.
     """
     if is_reranker(resolve(settings.teacher)):
-        reason = (
-            "is a reranker, which has no vectors; use train-dense --dim N --distill kl --teacher RERANKER, or score "
-        )
-        reason += "the examples with `hybrid rerank` and add --distill to an encoder as teacher"
+        reason = "is a reranker, which has no vectors; use train-dense --dim N --distill kl --teacher RERANKER"
         raise option_error("teacher", settings.teacher, reason, code="other-kind")
     inputs = {
         "examples": settings.training_examples,
@@ -102,12 +99,5 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     """Add heads with the teacher's `dim` dimensions to the student; return the joint loss."""
     student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
-    relevance = losses.objective(
-        "nll",
-        distill=settings.distill,
-        distill_weight=settings.distill_weight,
-        temperature=temperature,
-        teacher_temperature=settings.teacher_temperature,
-        in_batch=settings.in_batch,
-    )
+    relevance = losses.objective("nll", **{**vars(settings), "temperature": temperature})
     return losses.with_distillation(relevance, student.dim, settings.kd_weight)

@@ -76,14 +76,7 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
         return Job(recall, passages.batches, session.steps(len(passages)), save)
     steps = session.steps(len(examples))
     sampled, teacher_scores = taught(settings, examples, examples, work)
-    relevance = losses.objective(
-        settings.loss,
-        distill=settings.distill,
-        distill_weight=settings.distill_weight,
-        temperature=settings.temperature,
-        teacher_temperature=settings.teacher_temperature,
-        in_batch=settings.in_batch,
-    )
+    relevance = losses.objective(settings.loss, **vars(settings))
     objective = sparse_objective(relevance, settings, steps, encoder.dim, settings.architecture == "sparterm")
     form = Contract(query_prefix=encoder.contract.query_prefix, doc_prefix=encoder.contract.doc_prefix)
     tokenizer, matches = encoder.document_tower.tokenizer, settings.mask_matches

@@ -48,28 +48,21 @@ class Group:
 
 
 class Examples:
-    """A file of training examples, read by row group; or examples in memory, see `of`.
+    """A file of training examples, read by row group; or a table in memory with the same columns.
 
     Attributes:
-        path: the file; the name of examples in memory.
+        path: the file; the name of a table in memory, for messages.
         remove_query: queries are documents of the corpus, and no hits of themselves.
     """
 
-    def __init__(self, path: Path, remove_query: bool = False):
-        storage.check_table(path, Kind.EXAMPLES)
-        self._open(pq.ParquetFile(path), path, remove_query)
-
-    @classmethod
-    def of(cls, table: pa.Table, name: str) -> Examples:
-        """Return the examples of a table with the columns of a file; `name` is the subject of messages."""
-        stored = pa.BufferOutputStream()
-        pq.write_table(table.cast(storage.SCHEMAS[Kind.EXAMPLES]), stored)
-        examples = cls.__new__(cls)
-        examples._open(pq.ParquetFile(pa.BufferReader(stored.getvalue())), name, remove_query=False)
-        return examples
-
-    def _open(self, file: pq.ParquetFile, path: Path | str, remove_query: bool) -> None:
-        self._file, self.path, self.remove_query = file, path, remove_query
+    def __init__(self, path: Path | str, remove_query: bool = False, table: pa.Table | None = None):
+        source: Any = path
+        if table is None:
+            storage.check_table(Path(path), Kind.EXAMPLES)
+        else:
+            pq.write_table(table.cast(storage.SCHEMAS[Kind.EXAMPLES]), stored := pa.BufferOutputStream())
+            source = pa.BufferReader(stored.getvalue())
+        self._file, self.path, self.remove_query = pq.ParquetFile(source), path, remove_query
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         if not sum(self._sizes):
             raise path_error(path, "has no training examples", code="no-rows")

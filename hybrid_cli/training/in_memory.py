@@ -65,7 +65,7 @@ def train(
     if loss in RESIDUALS:
         raise InputError(f"loss {loss}: needs a frozen scorer; use `hybrid train-dense`", code="needs-scorer")
     plan = options or Sampling()
-    known = Examples.of(examples_table(examples), _NAME)
+    known = Examples(_NAME, table=examples_table(examples))
     taught = loss in TAUGHT or parameters.get("distill") is not None
     if taught:
         known.check_teacher()

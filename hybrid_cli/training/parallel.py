@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 
-from hybrid_cli import console
-from hybrid_cli.encoders.models import pick_device
 from hybrid_cli.errors import option_error
 
 _PATIENCE = timedelta(days=1)  # the others wait while the first process validates or encodes with a frozen model
@@ -35,44 +31,6 @@ def size() -> int:
 def rank() -> int:
     """Return the number of this process; process 0 writes."""
     return distributed.get_rank() if distributed.is_initialized() else 0
-
-
-class Unfinished(Protocol):
-    """An output that the first process writes."""
-
-    @property
-    def partial(self) -> Path:
-        """Folder of the unfinished output."""
-
-    def folder(self) -> AbstractContextManager[tuple[Path, dict[str, Any]]]:
-        """Yield this folder, and counts to fill in; it gets its name if the block succeeds."""
-
-
-@contextmanager
-def folder(output: Unfinished, device: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Open `output.folder()` in the first process; the others read the same folder and write nothing.
-
-    A process group that exists already is used and kept.
-
-    Args:
-        output: output of the training.
-        device: device of this process, of the type of the others.
-
-    Raises:
-        InputError: no such device, or a device that cannot train in several processes.
-    """
-    joined = start(pick_device(device))
-    if rank():
-        console.set_quiet(True)
-        distributed.barrier()
-        yield output.partial, {}
-    else:
-        with output.folder() as (work, counts):
-            if size() > 1:
-                distributed.barrier()
-            yield work, counts
-    if joined:
-        distributed.destroy_process_group()
 
 
 def start(name: str) -> bool:

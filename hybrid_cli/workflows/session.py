@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
@@ -82,7 +84,7 @@ class Session:
         Returns:
             Learning curve and number of steps.
         """
-        with parallel.folder(self._output, device or self._settings.device) as (work, counts):
+        with _folder(self._output, device or self._settings.device) as (work, counts):
             job = prepare(work)
             if not parallel.rank():
                 self._output.inputs_are_read()
@@ -129,6 +131,33 @@ class Session:
             problem = f"--warmup {plan.warmup:g}: of {steps:,} steps, none has the whole --learning-rate"
             console.warn(problem, code="no-effect", option="warmup", value=plan.warmup, steps=steps)
         return steps
+
+
+@contextmanager
+def _folder(output: artifacts.Output, device: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Open `output.folder()` in the first process; the others read the same folder and write nothing.
+
+    A process group that exists already is used and kept.
+
+    Args:
+        output: output of the training.
+        device: device of this process, of the type of the others.
+
+    Raises:
+        InputError: no such device, or a device that cannot train in several processes.
+    """
+    joined = parallel.start(pick_device(device))
+    if parallel.rank():
+        console.set_quiet(True)
+        distributed.barrier()
+        yield output.partial, {}
+    else:
+        with output.folder() as (work, counts):
+            if parallel.size() > 1:
+                distributed.barrier()
+            yield work, counts
+    if joined:
+        distributed.destroy_process_group()
 
 
 def _run_name(output: Path) -> str:
