@@ -21,18 +21,20 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hybrid_cli import storage
 from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder, contract_to_store
-from hybrid_cli.encoders.models import Known, open_encoder, refuse_changes
+from hybrid_cli.encoders.models import Known, open_encoder, refuse_changes, resolve
 from hybrid_cli.encoders.options import Combining, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.inputs.json_values import make_typed, read_object
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONTRACT, PAIR_SIDES
+
+Link: TypeAlias = Callable[[Path, Path], None]  # links or copies a folder
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def write_combination(
     folder: Path,
     models: Sequence[Path],
     recipe: CombinationRecipe,
-    link: Callable[[Path, Path], None] = storage.hard_link,
+    link: Link = storage.hard_link,
 ) -> None:
     """Write the combination of two model folders; `link` links or copies a folder."""
     folder.mkdir(exist_ok=True)
@@ -129,6 +131,13 @@ def write_combination(
         link(model, target)
     first, second = map(contract_to_store, models)
     _write_recipe(folder, replace(recipe, contracts=(first, second)))
+
+
+def add_part(folder: Path, model: str, encoder: Any, recipe: CombinationRecipe, link: Link) -> None:
+    """Write the combination of a model and an encoder that is saved here; see `write_combination`."""
+    added = parts(folder)[1]
+    encoder.save(added)
+    write_combination(folder, [resolve(model), added], recipe, link)
 
 
 def _write_recipe(folder: Path, recipe: CombinationRecipe) -> None:
@@ -210,7 +219,7 @@ class Pair:
         return self.documents.encode_documents(titles, texts, *batch_tokens)
 
 
-def write_pair(folder: Path, documents: Path, link: Callable[[Path, Path], None] = storage.hard_link) -> None:
+def write_pair(folder: Path, documents: Path, link: Link = storage.hard_link) -> None:
     """Add the document encoder to a folder that contains the query encoder; `link` links or copies a folder."""
     link(documents, folder / PAIR_SIDES[1])
     own = contract_to_store(documents)

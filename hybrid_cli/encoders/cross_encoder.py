@@ -274,14 +274,23 @@ def read_input(folder: Path, longest: int, train: bool = False) -> PairInput:
 
 
 def _backbone(folder: Path, train: bool, new: bool) -> PreTrainedModel:
-    """Load the transformer with its head; see `CrossEncoder.load`."""
+    """Load the transformer with its head, which is new in a training if it is missing; see `CrossEncoder.load`."""
     config = loading.read_config(folder)
     has_head = any("ForSequenceClassification" in name for name in config.architectures or ())
     if train and not (has_head and (config.num_labels or 0) <= 2):
         config.num_labels = 1
     backbone: PreTrainedModel
-    backbone, report = loading.open_model(AutoModelForSequenceClassification, folder, config)
-    _check_weights(folder, backbone, report, train, new)
+    backbone, missing, others = loading.open_model(AutoModelForSequenceClassification, folder, config)
+    loading.refuse_more_layers(folder, others, backbone.state_dict())
+    inner = f"{backbone.base_model_prefix}."
+    if foreign := loading.foreign_weights(backbone.config.model_type, others, inner):
+        raise loading.unknown_weights(folder, foreign)
+    head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
+    loading.refuse_missing(folder, [key for key in missing if key not in head])
+    if head and not train:
+        raise path_error(folder, "has no ranking head; use `hybrid train-reranker`", code="no-ranking-head")
+    if head and new:
+        console.note(f"{folder}: has no ranking head; starts with a new one", code="new-head", path=folder)
     if (backbone.config.num_labels or 0) > 2:
         raise other_labels(folder, backbone.config.num_labels)
     return backbone
@@ -291,21 +300,6 @@ def other_labels(folder: Path, count: int | None) -> InputError:
     """Return the error about a head of more than two labels."""
     problem = f"its head has {count} labels; train one with `hybrid train-reranker`"
     return path_error(folder, problem, code="other-kind", labels=count)
-
-
-def _check_weights(folder: Path, backbone: PreTrainedModel, report: Mapping[str, Any], train: bool, new: bool) -> None:
-    """Refuse missing and unknown weights; a missing head is new in training."""
-    loading.refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
-    inner = f"{backbone.base_model_prefix}."
-    if foreign := loading.foreign_weights(backbone.config.model_type, report["unexpected_keys"], inner):
-        raise loading.unknown_weights(folder, foreign)
-    missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
-    head = sorted(key for key in missing if not key.startswith(inner) or "pooler" in key.split("."))
-    loading.refuse_missing(folder, [key for key in missing if key not in head])
-    if head and not train:
-        raise path_error(folder, "has no ranking head; use `hybrid train-reranker`", code="no-ranking-head")
-    if head and new:
-        console.note(f"{folder}: has no ranking head; starts with a new one", code="new-head", path=folder)
 
 
 def _padding(backbone: PreTrainedModel, tokenizer: Any) -> int:

@@ -79,13 +79,8 @@ def read_config(folder: Path) -> PretrainedConfig:
     if (folder / "adapter_config.json").is_file():
         raise path_error(folder, "is a LoRA adapter; merge it (peft's `merge_and_unload`)", code="model-adapter")
     if not file.is_file():
-        towers = sorted(
-            (tower.parent for tower in folder.glob("*/config.json")), key=lambda tower: "q" not in tower.name
-        )
-        advice = "save the complete checkpoint"
-        if len(towers) == 2:
-            advice = f"to join its towers: hybrid convert-checkpoint {towers[0]} OUT --documents {towers[1]}"
-        raise path_error(folder, f"has no config.json; {advice}", code="model-without-config")
+        problem = "has no config.json; save it complete, or join its towers: hybrid convert-checkpoint"
+        raise path_error(folder, problem, code="model-without-config")
     read_object(file)  # an error in one line
     with opening(folder):
         stored, _ = PretrainedConfig.get_config_dict(folder, local_files_only=True)
@@ -107,7 +102,7 @@ def read_config(folder: Path) -> PretrainedConfig:
 
 def open_model(
     auto: Any, folder: Path, config: PretrainedConfig, weights: Mapping[str, Tensor] | None = None, **options: Any
-) -> tuple[Any, Mapping[str, Any]]:
+) -> tuple[Any, list[str], list[str]]:
     """Open the model of a folder.
 
     Args:
@@ -118,7 +113,7 @@ def open_model(
         options: arguments of the class.
 
     Returns:
-        The model, and transformers' report of missing, unexpected and mismatched weights.
+        The model, the names of its weights that are missing or of another shape, and those that it does not have.
 
     Raises:
         InputError: no weights in safetensors format, weights of another size than config.json describes, or an
@@ -144,7 +139,7 @@ def open_model(
             **source,
             **options,
         )
-    return opened, report
+    return opened, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])], report["unexpected_keys"]
 
 
 def new_model(kind: Any, folder: Path, config: PretrainedConfig) -> PreTrainedModel:
@@ -467,17 +462,17 @@ def load_checkpoint(files: TowerFiles, lower_case: bool = False) -> Loaded:
     # BERT's unused pooler over [CLS]
     unused = {"add_pooling_layer": False} if config.model_type in WITH_POOLER else {}
     kind = encoder_class(config, transformers.AutoModel if names is None else transformers.MODEL_MAPPING[type(config)])
-    backbone, report = open_model(kind, folder, config, names, **unused)
+    backbone, missing, others = open_model(kind, folder, config, names, **unused)
     tokenizer = load_tokenizer(folder, lower_case)
     refuse_other_tokenizer(folder, tokenizer, backbone)
     _refuse_integers(folder)
-    if "tok_proj.weight" in report["unexpected_keys"]:
+    if "tok_proj.weight" in others:
         raise path_error(folder, "needs --architecture unicoil", code="other-kind", kind="unicoil")
-    refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
-    refuse_more_layers(folder, report["unexpected_keys"], backbone.state_dict())
-    if unknown := foreign_weights(config.model_type, report["unexpected_keys"]):
+    refuse_missing(folder, missing)
+    refuse_more_layers(folder, others, backbone.state_dict())
+    if unknown := foreign_weights(config.model_type, others):
         raise unknown_weights(folder, unknown)
-    left_out = sorted({key.split(".")[0] for key in report["unexpected_keys"] if not has_no_values(key)})
+    left_out = sorted({key.split(".")[0] for key in others if not has_no_values(key)})
     return Loaded(backbone, tokenizer, projection, tuple(left_out))
 
 

@@ -250,12 +250,10 @@ def load_masked_language_model(folder: Path) -> tuple[PreTrainedModel, bool]:
     Raises:
         InputError: no complete checkpoint, or an architecture without such a head.
     """
-    config = loading.read_config(folder)
-    whole, report = loading.open_model(AutoModelForMaskedLM, folder, config)
+    whole, missing, others = loading.open_model(AutoModelForMaskedLM, folder, loading.read_config(folder))
     body = f"{whole.base_model_prefix}."
-    missing = [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])]
     loading.refuse_missing(folder, [key.removeprefix(body) for key in missing if key.startswith(body)])
-    _refuse_foreign(folder, whole.config, report["unexpected_keys"], body)
+    _refuse_foreign(folder, whole.config, others, body)
     return whole.float(), any(not key.startswith(body) for key in missing)
 
 

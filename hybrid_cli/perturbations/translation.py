@@ -59,8 +59,8 @@ class Translator:
         if not any(folder.glob("*.safetensors")):
             raise path_error(folder, "has no model.safetensors; save it in that format", code="no-weights")
         self.tokenizer: Any = open_tokenizer(folder)
-        model, report = open_model(AutoModelForSeq2SeqLM, folder, read_config(folder))
-        refuse_missing(folder, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+        model, missing, _ = open_model(AutoModelForSeq2SeqLM, folder, read_config(folder))
+        refuse_missing(folder, missing)
         self.model = model.double().to(self.device).eval()
 
     def check_prefix(self, prefix: str) -> None:

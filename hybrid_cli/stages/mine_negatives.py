@@ -56,9 +56,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
     shared = len({storage.fingerprint(part.inputs["corpus"]) for part in parts}) == 1
     for part in parts:
         part.mine()
-    counts = parts[0].counts()
-    for part in parts[1:]:
-        counts = {name: value + part.counts()[name] for name, value in counts.items()}
+    counts = {name: sum(part.counts()[name] for part in parts) for name in parts[0].counts()}
     tally = Tally.sum(part.miner.tally for part in parts)
     named = (
         _prefix_ids(table, name, shared) if name else table
@@ -88,13 +86,7 @@ def _prefix_ids(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
 def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequence[int]) -> None:
     """Print the table of counts and the depth; warn about substituted random documents and short lists."""
     random = tally.counts[RANDOM]
-    terminal.show_tally(
-        {
-            name: counts_of_source
-            for name, counts_of_source in tally.counts.items()
-            if counts_of_source["drawn"] or name != RANDOM
-        }
-    )
+    terminal.show_tally({name: some for name, some in tally.counts.items() if some["drawn"] or name != RANDOM})
     if replaced := random[REPLACEMENTS]:
         few = f"random documents replace {console.counted(negative=replaced)} of sources with too few candidates"
         console.warn(few, code="random-negatives")

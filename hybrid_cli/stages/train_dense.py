@@ -229,9 +229,8 @@ def _loss_parameters(settings: TrainDense) -> dict[str, Any]:
     function = LOSSES[settings.loss]
     vectors, *names = signature(function).parameters
     options = {name for name in names if name in settings.declared() and settings.applies(name)}
-    return values_of(
-        function, settings.loss_options, "--loss-option", {vectors, "temperature", "unit", "fused", *options}
-    )
+    taken = {vectors, "temperature", "unit", "fused", *options}
+    return values_of(function, settings.loss_options, "--loss-option", taken)
 
 
 def _objective(
@@ -260,7 +259,7 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
     file = resolve(settings.model) / layout.LEXICAL_PROJECTION
     if vectors is None or not settings.ortho_weight or not file.is_file():
         return
-    trained, wanted = read_object(file), vectors.projection.to_dict()
+    trained, wanted = read_object(file), asdict(vectors.projection)
     if trained != wanted:
         problem = f"{file.parent}: was trained orthogonal to another projection of BM25 ({trained}; now {wanted})"
         raise InputError(problem, code="other-projection")
@@ -269,15 +268,11 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:
     """Write the encoder, or the ensemble extended by it."""
     if settings.boost:
-        learner = composite.parts(folder)[1]
-        encoder.save(learner)
-        composite.write_combination(
-            folder, [resolve(settings.boost), learner], composite.CombinationRecipe(), artifacts.hard_link
-        )
+        composite.add_part(folder, settings.boost, encoder, composite.CombinationRecipe(), artifacts.hard_link)
     else:
         encoder.save(folder)
     if vectors is not None and settings.ortho_weight:
-        disk.write_text(folder / layout.LEXICAL_PROJECTION, json.dumps(vectors.projection.to_dict()) + "\n")
+        disk.write_text(folder / layout.LEXICAL_PROJECTION, json.dumps(asdict(vectors.projection)) + "\n")
 
 
 def _learned_weight(settings: TrainDense, weight: ScorerWeight | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.models import open_encoder, resolve
+from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
@@ -90,9 +90,7 @@ def _train_transformer(settings: TrainLambda) -> Path:
         if settings.base is None:
             encoder.save(folder)
         else:
-            added = composite.parts(folder)[1]
-            encoder.save(added)
-            composite.write_combination(folder, [resolve(settings.base), added], SUM, artifacts.hard_link)
+            composite.add_part(folder, settings.base, encoder, SUM, artifacts.hard_link)
         return counts
 
     state = session.train(prepare)

@@ -113,7 +113,8 @@ def objective(
     """
     parts = [_bound(name, parameters)]
     if distill is not None:
-        parts.append(weighted(_bound(distill, {**parameters, "fused": name in RESIDUALS}), distill_weight))
+        taught = _bound(distill, {**parameters, "fused": name in RESIDUALS})
+        parts.append(lambda vectors: {key: distill_weight * term for key, term in taught(vectors).items()})
     if ortho_weight:
         parts.append(partial(orthogonality, weight=ortho_weight))
     return sum_objectives(*parts) if len(parts) > 1 else parts[0]
@@ -123,11 +124,6 @@ def _bound(name: str, parameters: Mapping[str, Any]) -> Objective:
     function = LOSSES[name]
     bound = {key: parameters[key] for key in signature(function).parameters if key in parameters}
     return partial(_terms, name, partial(function, **bound))
-
-
-def weighted(relevance: Objective, weight: float) -> Objective:
-    """Return an objective with each of its terms times `weight`."""
-    return lambda vectors: {name: weight * term for name, term in relevance(vectors).items()}
 
 
 def _terms(name: str, function: Objective, vectors: LossInputs) -> Terms:

@@ -8,7 +8,7 @@ each token of a document that also occurs in the query by [MASK] with a fixed pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import shake_256
 from typing import Any
 
@@ -42,10 +42,6 @@ class SignProjection:
     dim: int
     seed: int = 0
     version: int = PROJECTION_VERSION
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as stored in the folder of an encoder."""
-        return asdict(self)
 
     def signs(self, terms: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return the column of each term times sqrt(dim): [n, dim] of +1 and -1."""
