@@ -430,8 +430,7 @@ def listed_modules(folder: Path) -> list[Module]:
     for entry in [] if wrong else listed:
         wrong = wrong or mismatch_of_fields(entry, {"type": str, "path": str})
     if wrong:
-        problem = f"{wrong}; needs a list of objects with type and path"
-        raise path_error(file, problem, code="modules-form", **wrong.fields)
+        raise path_error(file, f"{wrong}; needs objects with type and path", code="modules-form", **wrong.fields)
     for path in (entry["path"] for entry in listed):
         parts = PurePosixPath(path.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts or ":" in path:
@@ -542,8 +541,7 @@ def read_contract(folder: Path, known: Mapping[str, Any] | None = None) -> Contr
     """
     stored = stored_encoder(folder, known)
     if (kind := stored.kind) != TRANSFORMER:
-        problem = f"is a {kind} encoder; needs a transformer"
-        raise path_error(folder, problem, code="other-kind", kind=kind, expected=TRANSFORMER)
+        raise path_error(folder, f"is no transformer, but {kind}", code="other-kind", kind=kind, expected=TRANSFORMER)
     contract = stored.contract()
     assert isinstance(contract, Contract)
     return contract

@@ -139,8 +139,7 @@ class CrossEncoder(nn.Module):
         base = read_base(folder)
         origin = TowerFiles(folder) if base is None else base.files(folder)
         if not (origin.folder / "config.json").is_file():
-            problem = "has no config.json; needs a folder with one checkpoint"
-            raise path_error(folder, problem, code="model-without-config")
+            raise path_error(folder, "has no config.json; name a folder with one", code="model-without-config")
         loading.refuse_pickles(origin.folder)
         backbone = _backbone(origin.folder, train or base is not None, train)
         if base is not None:

@@ -207,8 +207,7 @@ def check_settings(fields: Mapping[str, Any], file: Path) -> None:
         ):
             reason = f"weights are floating point numbers ({', '.join(_DTYPES[:-1])}); save the model in one of them"
         if reason is not None:
-            problem = f"{key} {value_in_words(value)} is not allowed: {reason}"
-            raise path_error(file, problem, code="model-config-key", key=key)
+            raise path_error(file, f"{key} {value_in_words(value)}: {reason}", code="model-config-key", key=key)
 
 
 def _refuse_counts(fields: Mapping[str, Any], file: Path, weights: int) -> None:
@@ -279,8 +278,7 @@ def refuse_pickles(folder: Path) -> None:
         raise path_error(folder, NO_WEIGHTS, code="no-weights")
     for name in _named_files(folder):
         if not name.endswith(".safetensors") or Path(name).name != name:
-            problem = f"weights in {name!r} are not opened; needs .safetensors here"
-            raise path_error(folder, problem, code="unsafe-name", name=name)
+            raise path_error(folder, f"weights in {name!r}; needs .safetensors here", code="unsafe-name", name=name)
 
 
 def _named_files(folder: Path) -> set[str]:
@@ -542,8 +540,7 @@ def refuse_other_tokenizer(folder: Path, tokenizer: Any, backbone: PreTrainedMod
     """Refuse a tokenizer with ids beyond the embeddings: a text with such a token would end the encoding."""
     embeddings: Any = backbone.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
-        problem = f"{backbone.config.model_type} is no encoder of texts"
-        raise path_error(folder, problem, code="architecture-unsupported")
+        raise path_error(folder, f"{backbone.config.model_type} encodes no texts", code="architecture-unsupported")
     if (last := max(tokenizer.get_vocab().values())) >= embeddings.num_embeddings:
         problem = f"the tokenizer has ids up to {last:,}, beyond the embeddings; save that of this model"
         raise path_error(folder, problem, code="other-tokenizer")
@@ -563,12 +560,10 @@ def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collect
     patterns = {_NUMBER.sub("#", key) for key in known}
     more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(pattern) for pattern in patterns))
     if more:
-        problem = f"has layers that config.json does not have ({more[0]}); correct num_hidden_layers"
-        raise path_error(folder, problem, code="more-layers")
+        raise path_error(folder, f"has layers that config.json lacks ({more[0]})", code="more-layers")
 
 
 def refuse_missing(folder: Path, keys: Collection[str]) -> None:
     """Refuse a checkpoint with missing or misshaped weights, which would be random; poolers do not count."""
     if missing := sorted(key for key in keys if not key.startswith("pooler.")):
-        problem = f"lacks weights of its config.json ({first_names(missing)}); save it complete"
-        raise path_error(folder, problem, code="missing-weights")
+        raise path_error(folder, f"lacks weights ({first_names(missing)}); save it complete", code="missing-weights")

@@ -159,8 +159,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         return Path(name)
     refuse_special(Path(name))
     if isinstance(name, Path) or _is_local(name):
-        problem = f"{name}: no such model folder; name one, `minilm`, or a hub id `owner/model`"
-        raise InputError(problem, code="no-such-model", value=name)
+        raise InputError(f"{name}: no model folder, and no hub id `owner/model`", code="no-such-model", value=name)
     return _from_hub(name, local)
 
 

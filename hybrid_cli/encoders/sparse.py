@@ -298,8 +298,7 @@ class SparseEncoder(nn.Module, TermWeights):
         folder = resolve(name)
         known = {declaration.name for declaration in fields(SparseContract)} - {"pooling"}
         if unfit := [name for name in overrides if name not in known]:
-            problem = f"only with a dense encoder; {folder} is sparse"
-            raise option_error(unfit[0], None, problem, code="option-does-not-apply")
+            raise option_error(unfit[0], None, f"{folder} is a sparse encoder; omit it", code="option-does-not-apply")
         contract = read_sparse_contract(folder, architecture).changed(**overrides)
         base = read_base(folder)
         origin = contracts.TowerFiles(folder) if base is None else base.files(folder)
@@ -315,8 +314,7 @@ class SparseEncoder(nn.Module, TermWeights):
             load_adapter(folder, network.backbone, base, origin, network)
             new = []
         if new and not fresh:
-            problem = f"has no {' and no '.join(new)}; use `hybrid train-sparse`"
-            raise path_error(folder, problem, code="missing-weights")
+            raise path_error(folder, f"has no {' and no '.join(new)}; use hybrid train-sparse", code="missing-weights")
         refuse_other_tokenizer(folder, tokenizer, network.backbone)
         size = int(network.backbone.config.vocab_size)
         table = (

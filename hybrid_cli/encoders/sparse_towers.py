@@ -319,8 +319,7 @@ def read_table(path: Path, tokenizer: Any, size: int) -> Tensor:
         raise path_error(path, f"{wrong}, the weight of a word piece", code="json-type", **wrong.fields)
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
     if unknown := [piece for piece in stored if piece not in vocabulary]:
-        problem = f"{len(unknown):,} word pieces are not in the vocabulary ({unknown[0]!r})"
-        raise path_error(path, problem, code="unknown-id", id=unknown[0])
+        raise path_error(path, f"the vocabulary lacks {unknown[0]!r} and others", code="unknown-id", id=unknown[0])
     table = torch.zeros(size)
     table[[vocabulary[piece] for piece in stored]] = torch.tensor(list(stored.values()))
     return table
@@ -335,8 +334,7 @@ def _load(folder: Path, module: nn.Module, state: Mapping[str, Tensor]) -> None:
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
-        problem = f"weights of other shapes ({' '.join(str(error).split())[:200]})"
-        raise path_error(folder, problem, code="weights-shape") from None
+        raise path_error(folder, f"other shapes ({' '.join(str(error).split())[:200]})", code="weights-shape") from None
 
 
 def _refuse_foreign(folder: Path, config: PretrainedConfig, keys: Collection[str], body: str) -> None:

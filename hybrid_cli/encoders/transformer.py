@@ -397,8 +397,7 @@ class Tower(nn.Module):
 def note_left_out(tower: Tower, folder: object) -> None:
     """Print the pretraining heads of a checkpoint that its encoder does not use."""
     if heads := tower.left_out:
-        problem = f"{folder}: skipped pretraining heads: {', '.join(heads)}"
-        console.note(problem, code="heads-skipped", path=folder, heads=heads)
+        console.note(f"{folder}: skips the heads {', '.join(heads)}", code="heads-skipped", path=folder, heads=heads)
 
 
 def _tokens_of(tokenizer: Any, head: str) -> int:

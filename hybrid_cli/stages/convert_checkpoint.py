@@ -107,8 +107,7 @@ def _write(sources: Mapping[Path, NameOrPath], base: Path | None) -> list[int]:
     counts = [len(contracts.shapes(folder)) for folder in sources]
     for count, source in zip(counts, sources.values(), strict=True):
         if not count:
-            problem = f"{source}: has no weights (*.safetensors or {_PICKLES}) with a config.json"
-            raise InputError(problem, code="no-weights", path=source)
+            raise InputError(f"{source}: has no weights with a config.json", code="no-weights", path=source)
     return counts
 
 

@@ -128,8 +128,7 @@ class MinedCollection:
         belongs_together(indexes=indexes, corpus=inputs["corpus"])
         self.queries = collections.read_queries(inputs["queries"])
         if settings.answer_filter and not self.queries["answers"].list.len().sum():
-            problem = f"no query of {inputs['queries']} has answers"
-            raise option_error("answer_filter", None, problem, code="needs-answers")
+            raise option_error("answer_filter", None, f"{inputs['queries']} has no answers", code="needs-answers")
         warn_raters(inputs["qrels"])
         qrels = collections.read_qrels(inputs["qrels"])
         judged = pairs(self.queries, qrels)

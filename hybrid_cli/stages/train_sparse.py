@@ -54,8 +54,7 @@ def train_sparse(settings: TrainSparse) -> Path:
         settings.model, device=settings.device, architecture=settings.architecture, fresh=True, **changes
     )
     if encoder.fresh:
-        problem = f"{settings.model}: starts with a new {' and a new '.join(encoder.fresh)}"
-        console.note(problem, code="new-head", path=settings.model)
+        console.note(f"{settings.model}: new {', '.join(encoder.fresh)}", code="new-head", path=settings.model)
     prepare_start(encoder.network.backbone, settings, settings.model)
     if encoder.fresh and settings.architecture == "splade":
         first = next(examples.batches(settings))

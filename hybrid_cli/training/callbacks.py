@@ -160,6 +160,5 @@ def open_tracker(name: TrackerName) -> type[Tracker]:
         InputError: its package is not installed.
     """
     if find_spec(TRACKERS[name].package) is None:
-        problem = f"--track {name}: run pip install 'hybrid_cli[{name}]'"
-        raise InputError(problem, code="missing-package", package=name)
+        raise InputError(f"--track {name}: run pip install 'hybrid_cli[{name}]'", code="missing-package", package=name)
     return TRACKERS[name]

@@ -531,5 +531,4 @@ def _best(work: Path, state: State) -> Path:
 
 def _refuse_damage(path: Path, written: str | None, current: str | None) -> None:
     if written != current:
-        problem = f"{path}: changed after it was written; restore it, or remove {path.parent}"
-        raise DamageError(problem, code="damaged", path=path)
+        raise DamageError(f"{path}: changed after it was written; remove {path.parent}", code="damaged", path=path)

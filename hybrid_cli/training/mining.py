@@ -484,8 +484,7 @@ class Miner:
         texts = collections.texts(collection, wanted)
         if len(texts) < len(wanted):
             missing = wanted.filter(~wanted.is_in(texts["docid"].implode())).sort()[0]
-            problem = f"has no document {missing} of a run of --sources"
-            raise path_error(collection, problem, code="other-corpus", id=missing)
+            raise path_error(collection, f"has no document {missing} of --sources", code="other-corpus", id=missing)
         return texts
 
     def _taught(self, examples: pl.DataFrame) -> pl.DataFrame:
@@ -524,8 +523,7 @@ def _run(path: Path, queries: pl.DataFrame) -> Run:
     """Open a run for reading in the order of the queries."""
     run = runs.open_run(path)
     if len(run.qids) and not run.qids.is_in(queries["qid"].implode()).any():
-        problem = f"has no query of the split (but {run.qids[0]}); pass its own run"
-        raise path_error(path, problem, code="other-queries", id=run.qids[0])
+        raise path_error(path, f"has no query of the split, but {run.qids[0]}", code="other-queries", id=run.qids[0])
     in_order = run.in_order(queries["qid"])
     return replace(run.of_queries(queries["qid"]), reader=in_order.reader, in_memory=in_order.in_memory)
 

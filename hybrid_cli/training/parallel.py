@@ -49,8 +49,7 @@ def start(name: str) -> bool:
     elif device.type == "cpu":
         distributed.init_process_group("gloo", timeout=_PATIENCE)
     else:
-        problem = "trains in one process; omit torchrun, or use cpu"
-        raise option_error("device", device.type, problem, code="option-does-not-apply")
+        raise option_error("device", device.type, "trains in one process; omit torchrun", code="option-does-not-apply")
     return True
 
 

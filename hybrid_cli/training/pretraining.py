@@ -130,8 +130,7 @@ class WholeWordMasking:
     def __init__(self, tokenizer: Any, probability: float):
         tokens = {"mask": tokenizer.mask_token_id, "[CLS]": tokenizer.cls_token_id, "[SEP]": tokenizer.sep_token_id}
         if lacking := [name for name, number in tokens.items() if number is None]:
-            problem = f"the model has no {' and no '.join(lacking)} token; use one like BERT"
-            raise InputError(problem, code="tokenizer-without-mask")
+            raise InputError(f"the model has no {' and no '.join(lacking)} token", code="tokenizer-without-mask")
         self._mask, self._first, self._last = tokens.values()
         self._special = np.asarray(sorted(tokenizer.all_special_ids))
         self._ordinary = np.setdiff1d(np.arange(len(tokenizer)), self._special)

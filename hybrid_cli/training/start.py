@@ -99,8 +99,7 @@ def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
         if isinstance(child, nn.ModuleList) and len(child) == count
     ]
     if len(stacks) != 1:
-        problem = f"{type(backbone).__name__} has no single stack of layers"
-        raise option_error("layers", None, problem, code="architecture-unsupported")
+        raise option_error("layers", None, "the model has no single stack of layers", code="architecture-unsupported")
     parent, name, stack = stacks[0]
     setattr(parent, name, stack[:layers])
     backbone.config.num_hidden_layers = layers
