@@ -19,8 +19,8 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.training.dense import load_start
 from hybrid_cli.training.options import Start
-from hybrid_cli.training.start import load_start
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TASK = "Given a web search query, retrieve relevant passages that answer the query"

@@ -30,8 +30,8 @@ from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.training import dense
+from hybrid_cli.training.dense import load_start
 from hybrid_cli.training.options import Start
-from hybrid_cli.training.start import load_start
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
-from hybrid_cli import plugins
+from hybrid_cli import plugins, storage
 from hybrid_cli.encoders.options import Markers, Pooling
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.inputs.json_values import (
@@ -394,7 +394,7 @@ class LibraryModel:
             return TRANSFORMER
         if _model_type(self.folder) == "SparseEncoder":
             return SPARSE
-        return LIBRARY if in_library("usual_contract")(self.folder) is None else TRANSFORMER
+        return LIBRARY if self._read("usual_contract") is None else TRANSFORMER
 
     def contract(self) -> TextForm:
         """Return the contract of usual modules, or of a sparse encoder."""
@@ -402,8 +402,11 @@ class LibraryModel:
             return make_typed(Contract, dict(self.known), self.folder)
         if self.is_minilm:
             return _MINILM
-        contract: TextForm = in_library("sparse_contract" if self.kind == SPARSE else "usual_contract")(self.folder)
+        contract: TextForm = self._read("sparse_contract" if self.kind == SPARSE else "usual_contract")
         return contract
+
+    def _read(self, name: str) -> Any:
+        return in_library(name)(self.folder, storage.fingerprint(self.folder))
 
     @property
     def is_minilm(self) -> bool:

@@ -93,13 +93,9 @@ def _of_model2vec(folder: Path) -> Any:
     return SentenceTransformer(modules=modules, device="cpu").float().eval()
 
 
-def usual_contract(folder: Path) -> contracts.Contract | None:
-    """Return the contract of a model with the usual modules; None for one that runs in the library."""
-    return _usual_contract(folder, storage.fingerprint(folder))
-
-
 @lru_cache(maxsize=16)
-def _usual_contract(folder: Path, fingerprint: str) -> contracts.Contract | None:
+def usual_contract(folder: Path, fingerprint: str) -> contracts.Contract | None:
+    """Return the contract of a model with the usual modules; None for one that runs in the library."""
     cosine = _is_cosine(folder)
     model = open_in_library("SentenceTransformer", folder)
     contract = _contract_of(model, cosine)
@@ -259,13 +255,9 @@ def _opened(
     return placed(open_in_library(kind, folder), device, dtype)
 
 
-def sparse_contract(folder: Path) -> SparseContract:
-    """Return the contract of a SparseEncoder."""
-    return _sparse_contract(folder, storage.fingerprint(folder))
-
-
 @lru_cache(maxsize=16)
-def _sparse_contract(folder: Path, fingerprint: str) -> SparseContract:
+def sparse_contract(folder: Path, fingerprint: str) -> SparseContract:
+    """Return the contract of a SparseEncoder."""
     model = open_in_library("SparseEncoder", folder)
     query, document = _prompts(model)
     length = min(model.max_seq_length or contracts.LONGEST, contracts.LONGEST)
@@ -288,7 +280,7 @@ class LibrarySparse(TermWeights):
         """
         allowed = ("query_prefix", "doc_prefix", "title_separator")
         model = _opened("SparseEncoder", folder, device, dtype, changes, allowed)
-        return cls(folder, model, sparse_contract(folder).changed(**changes))
+        return cls(folder, model, sparse_contract(folder, storage.fingerprint(folder)).changed(**changes))
 
     @cached_property
     def dim(self) -> int:

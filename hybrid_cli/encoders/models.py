@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -50,7 +51,12 @@ def open_encoder(
     folder = resolve(name)
     with storage.one_version(folder, storage.find_record(folder)):
         storage.check_parts(folder)
-        return _open(folder, device, dtype, dict(overrides or {}), known)
+        kind, changes = contracts.stored_encoder(folder, known).kind, dict(overrides or {})
+        if kind != contracts.COMBINATION and "weight" in changes:
+            problem = f"{folder} is no combination of encoders"
+            raise option_error("weight", None, problem, code="option-does-not-apply")
+        opener = ENCODERS[kind if changes.get("architecture") is None else contracts.SPARSE]
+        return opener(folder, device=device, dtype=dtype, known=known, **changes)
 
 
 def open_query_encoder(
@@ -65,10 +71,7 @@ def open_query_encoder(
     See `open_encoder`.
     """
     changes: dict[str, Any] = dict(overrides or {})
-
-    def whole() -> contracts.Encoder:
-        return open_encoder(name, device=device, dtype=dtype, overrides=changes, known=known)
-
+    whole = partial(open_encoder, name, device=device, dtype=dtype, overrides=changes, known=known)
     if "torch" in sys.modules or device not in (DEVICE, "cpu") or "weight" in changes:
         return whole()
     from hybrid_cli.encoders.few_queries import open_few
@@ -78,15 +81,6 @@ def open_query_encoder(
         storage.check_parts(folder)
         few = open_few(folder, changes, known, whole)
     return few or whole()
-
-
-def _open(folder: Path, device: str, dtype: Precision, changes: dict[str, Any], known: Known) -> contracts.Encoder:
-    kind = contracts.stored_encoder(folder, known).kind
-    if kind != contracts.COMBINATION and "weight" in changes:
-        raise option_error("weight", None, f"{folder} is no combination of encoders", code="option-does-not-apply")
-    if changes.get("architecture") is not None:
-        kind = contracts.SPARSE
-    return ENCODERS[kind](folder, device=device, dtype=dtype, known=known, **changes)
 
 
 def refuse_changes(folder: Path, changes: Mapping[str, Any], kind: str) -> None:

@@ -15,7 +15,7 @@ from hybrid_cli.reporting.summary import show
 from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, Report
 from hybrid_cli.settings.base import command_line
 from hybrid_cli.stages import call, stage
-from hybrid_cli.training.start import check_layers
+from hybrid_cli.training.dense import check_layers
 from hybrid_cli.workflows.recommended import AutoPlan, RecommendedPath
 
 

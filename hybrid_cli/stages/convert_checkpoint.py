@@ -140,14 +140,12 @@ def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
         InputError: it has no adapter.
     """
     folder = resolve(source)
-    kind = (
-        CrossEncoder
-        if is_reranker(folder)
-        else SparseEncoder
-        if contracts.kind_of(folder) == contracts.SPARSE
-        else TransformerEncoder
-    )
-    encoder: Any = kind.load(folder, device="cpu")
+    kind: Any = TransformerEncoder
+    if is_reranker(folder):
+        kind = CrossEncoder
+    elif contracts.kind_of(folder) == contracts.SPARSE:
+        kind = SparseEncoder
+    encoder = kind.load(folder, device="cpu")
     if not merge_adapters(encoder):
         raise InputError(f"{source}: has no LoRA adapter; omit --merge", code="option-does-not-apply", path=source)
     encoder.save(work)

@@ -20,9 +20,8 @@ from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import losses
-from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.dense import BatchSources, DenseLearner, load_start
 from hybrid_cli.training.loop import HARDER, Job
-from hybrid_cli.training.start import load_start
 from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
 from hybrid_cli.workflows.session import Session, check_teacher, contract_changes, dev_validator
 

@@ -37,12 +37,12 @@ from hybrid_cli.training.dense import (
     Fusion,
     RefreshedNegatives,
     StudentNegatives,
+    load_start,
     relevant,
 )
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
-from hybrid_cli.training.start import load_start
 from hybrid_cli.training.teachers import FrozenEncoder, MappedTexts, Scorer, ScorerWeight, Texts, mapped_texts
 from hybrid_cli.workflows.session import (
     Session,

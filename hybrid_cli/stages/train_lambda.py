@@ -28,10 +28,9 @@ from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
-from hybrid_cli.training.dense import BatchSources, DenseLearner, StudentNegatives
+from hybrid_cli.training.dense import BatchSources, DenseLearner, StudentNegatives, load_start
 from hybrid_cli.training.labels import LabeledQueries, SurrogatePool
 from hybrid_cli.training.loop import Job, Validator
-from hybrid_cli.training.start import load_start
 from hybrid_cli.training.teachers import PostingsScorer, Scorer, mapped_impacts
 from hybrid_cli.workflows.session import Session, contract_changes, start_contract
 

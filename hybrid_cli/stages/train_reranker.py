@@ -15,9 +15,9 @@ from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import parallel
+from hybrid_cli.training.dense import prepare_start
 from hybrid_cli.training.loop import HARDER, Job, Validator
 from hybrid_cli.training.reranking import DevRanking, RerankerLearner
-from hybrid_cli.training.start import prepare_start
 from hybrid_cli.workflows.session import Session
 
 REMEDY = f"{HARDER}, or raise --negatives"

@@ -18,11 +18,10 @@ from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
 from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.dense import BatchSources, DenseLearner, prepare_start
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
-from hybrid_cli.training.start import prepare_start
 from hybrid_cli.workflows.session import Session, check_teacher, dev_validator, taught, teacher_input
 
 

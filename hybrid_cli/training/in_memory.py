@@ -23,12 +23,11 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.storage import SCHEMAS, Kind
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.dense import BatchSources, DenseLearner
+from hybrid_cli.training.dense import BatchSources, DenseLearner, load_start
 from hybrid_cli.training.loop import Callback, Job, epoch_steps, steps_of
 from hybrid_cli.training.loop import train as run
 from hybrid_cli.training.losses import objective, usual_temperature
 from hybrid_cli.training.options import LOSS, LOSSES, RESIDUALS, TAUGHT, Sampling
-from hybrid_cli.training.start import load_start
 from hybrid_cli.training.teachers import stored_scores
 
 Text = str | Mapping[str, Any]  # a text, or a dictionary with `text` and maybe `title`, `docid`, `teacher_score`

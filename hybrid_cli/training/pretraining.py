@@ -35,10 +35,10 @@ from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import passes
+from hybrid_cli.training.dense import prepare_start
 from hybrid_cli.training.gradients import TOKENS_AT_ONCE, Share, backward
 from hybrid_cli.training.losses import Terms, span_contrast
 from hybrid_cli.training.options import WHOLE, Pretraining, Start
-from hybrid_cli.training.start import prepare_start
 
 BLOCK = 8192  # documents that are shuffled together
 IGNORED = -100  # label of a token that is not predicted, as in PyTorch
