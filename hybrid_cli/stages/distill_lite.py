@@ -23,7 +23,7 @@ from hybrid_cli.training import losses
 from hybrid_cli.training.dense import BatchSources, DenseLearner, load_start
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
-from hybrid_cli.workflows.session import Session, check_teacher, contract_changes, dev_validator
+from hybrid_cli.workflows.session import Session, check_teacher, contract_changes, dev_validator, taught_loss
 
 
 @stage(DistillLite)
@@ -98,5 +98,5 @@ def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> loss
     """Add heads with the teacher's `dim` dimensions to the student; return the joint loss."""
     student.add_distillation_heads(dim)
     temperature = settings.temperature or losses.usual_temperature(student.contract.normalize)
-    relevance = losses.objective("nll", **{**vars(settings), "temperature": temperature})
+    relevance = taught_loss(settings, "nll", temperature)
     return losses.with_distillation(relevance, student.dim, settings.kd_weight)

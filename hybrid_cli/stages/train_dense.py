@@ -88,9 +88,8 @@ def train_dense(settings: TrainDense) -> Path:
     docids = examples.docids() if corpus is None else collections.docids(corpus)
     session.seed()  # initializes markers and projection
     encoder = load_start(settings.model, settings.device, settings, **asdict(contract))
-    vectors = None
+    vectors, projection = None, SignProjection(encoder.dim, PROJECTION_SEED)
     if settings.index is not None:
-        projection = SignProjection(encoder.dim, PROJECTION_SEED)
         vectors = Bm25Vectors(open_bm25(settings.index), projection, docids)
     _check_projection(settings, vectors)
     how: Any = {"device": settings.device, "dtype": settings.dtype}
@@ -121,8 +120,8 @@ def train_dense(settings: TrainDense) -> Path:
             _save(settings, encoder, vectors, folder)
             return {"examples": len(examples)} | _learned_weight(settings, weight)
 
-        projection = vectors.projection if vectors else None
-        validation = dev_validator(settings, trained, steps, settings.index, projection=projection)
+        known_projection = vectors.projection if vectors else None
+        validation = dev_validator(settings, trained, steps, settings.index, projection=known_projection)
         batches = _batches(settings, sampled, known, learner, fusion, work)
         return Job(learner, batches, steps, save, validation, _remedy(settings))
 

@@ -16,13 +16,12 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
 from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
-from hybrid_cli.training import losses
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner, prepare_start
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
-from hybrid_cli.workflows.session import Session, check_teacher, dev_validator, taught, teacher_input
+from hybrid_cli.workflows.session import Session, check_teacher, dev_validator, taught, taught_loss, teacher_input
 
 
 @stage(TrainSparse)
@@ -74,7 +73,7 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
         return Job(recall, passages.batches, session.steps(len(passages)), save)
     steps = session.steps(len(examples))
     sampled, teacher_scores = taught(settings, examples, examples, work)
-    relevance = losses.objective(settings.loss, **vars(settings))
+    relevance = taught_loss(settings, settings.loss, settings.temperature)
     objective = sparse_objective(relevance, settings, steps, encoder.dim, settings.architecture == "sparterm")
     form = Contract(query_prefix=encoder.contract.query_prefix, doc_prefix=encoder.contract.doc_prefix)
     tokenizer, matches = encoder.document_tower.tokenizer, settings.mask_matches

@@ -21,7 +21,7 @@ from hybrid_cli.encoders.models import open_encoder, pick_device, pick_dtype, re
 from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
 from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
-from hybrid_cli.training import parallel
+from hybrid_cli.training import losses, parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.callbacks import open_callback, open_tracker
 from hybrid_cli.training.dev_set import DevValidation, validator
@@ -294,3 +294,15 @@ def taught(
                 record = Record(Kind.EXAMPLES, settings.command)
                 storage.write_parquet(scratch, job.tables(), SCHEMAS[Kind.EXAMPLES], record)
     return Examples(file, examples.remove_query), stored_scores
+
+
+def taught_loss(settings: TrainSparse | DistillLite, loss: str, temperature: float) -> losses.Objective:
+    """Return a loss, and the loss on the scores of a teacher that the options add."""
+    return losses.objective(
+        loss,
+        distill=settings.distill,
+        distill_weight=settings.distill_weight,
+        temperature=temperature,
+        teacher_temperature=settings.teacher_temperature,
+        in_batch=settings.in_batch,
+    )
