@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,24 @@ from hybrid_cli.runs.files import short_names
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement on the pairs that both sets grade.
+    """Agreement of two sets of judgments, on the pairs of query and document that both grade.
 
     Attributes:
-        grades: the different grades of both sets, ascending.
-        confusion: [first, second] number of pairs by their grades in both sets.
+        pairs, same: number of these pairs, and of those with equal grades.
         kappa: Cohen's kappa; None if undefined, as where both give every pair the same grade.
         weighted_kappa: kappa with quadratic weights: near grades count as near.
         kappa_of_relevance: kappa of relevant or not.
+        grades: the different grades of both sets, ascending.
+        confusion: [first, second] number of pairs by their grades in both sets.
     """
 
-    grades: tuple[int, ...]
-    confusion: np.ndarray
+    pairs: int
+    same: int
     kappa: float | None
     weighted_kappa: float | None
     kappa_of_relevance: float | None
+    grades: list[int]
+    confusion: list[list[int]]
 
     @classmethod
     def of(cls, first: pl.DataFrame, second: pl.DataFrame, level: int = 1) -> Agreement:
@@ -55,37 +58,17 @@ class Agreement:
         grades = np.unique(np.concatenate([ours, theirs]))
         confusion = np.zeros((len(grades), len(grades)), np.int64)
         np.add.at(confusion, (np.searchsorted(grades, ours), np.searchsorted(grades, theirs)), 1)
-        return cls(
-            tuple(grades.tolist()),
-            confusion,
-            _kappa(ours, theirs),
-            _kappa(ours, theirs, "quadratic"),
-            _kappa(ours >= level, theirs >= level),
-        )
-
-    @property
-    def pairs(self) -> int:
-        """Return the number of pairs that both sets grade."""
-        return int(self.confusion.sum())
-
-    @property
-    def same(self) -> int:
-        """Return the number of pairs with equal grades."""
-        return int(np.trace(self.confusion))
+        kappas = _kappa(ours, theirs), _kappa(ours, theirs, "quadratic"), _kappa(ours >= level, theirs >= level)
+        return cls(len(both), int((ours == theirs).sum()), *kappas, grades.tolist(), confusion.tolist())
 
     @property
     def kappas(self) -> tuple[float | None, ...]:
         """Return kappa, weighted kappa, and kappa of relevance."""
         return self.kappa, self.weighted_kappa, self.kappa_of_relevance
 
-    def figures(self) -> dict[str, Any]:
-        """Return the numbers of pairs and the kappas, by name."""
-        names = ("pairs", "same", "kappa", "weighted_kappa", "kappa_of_relevance")
-        return {name: getattr(self, name) for name in names}
-
     def content(self) -> dict[str, Any]:
         """Return all figures, for JSON."""
-        return {**self.figures(), "grades": list(self.grades), "confusion": self.confusion.tolist()}
+        return asdict(self)
 
 
 def conflicts(judgments: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
@@ -138,7 +121,11 @@ def people_agreement(paths: Sequence[Path]) -> Result:
         problem = "--study agreement: the people graded no common hit; let them judge the same queries"
         raise InputError(problem, code="no-common-judgments", option="study")
     differing = conflicts(judgments)
-    figures = [{"first": a, "second": b, **found.figures()} for a, b, found in agreements]
+    listed = [{"people": [a, b], **found.content()} for a, b, found in agreements]
+    names = ("pairs", "same", "kappa", "weighted_kappa", "kappa_of_relevance")
+    figures = [
+        {"first": a, "second": b, **{name: getattr(found, name) for name in names}} for a, b, found in agreements
+    ]
     rows = [
         [f"{a}, {b}", f"{found.pairs:,}", f"{found.same:,}", *map(_kappa_text, found.kappas)]
         for a, b, found in agreements
@@ -155,14 +142,13 @@ def people_agreement(paths: Sequence[Path]) -> Result:
     command = f"hybrid judge COLLECTION --adjudicate {files} --output {files if len(paths) == 1 else 'settled.tsv'}"
     count = console.counted(conflict=len(differing))
     blocks.append(f"{count}; to settle: {command}" if len(differing) else "No conflicts.")
-    listed = [{"people": [a, b], **found.content()} for a, b, found in agreements]
     return Result(blocks, {"agreements": listed, "conflicts": differing.to_dicts()}, figures)
 
 
 def _confusion_table(first: str, second: str, found: Agreement) -> Table:
     """Return the numbers of pairs by their two grades, and the share of equal ones."""
     rows = [
-        [f"{first} {grade}", *map(str, row.tolist()), f"{row[number] / max(row.sum(), 1):.0%}"]
+        [f"{first} {grade}", *map(str, row), f"{row[number] / max(sum(row), 1):.0%}"]
         for number, (grade, row) in enumerate(zip(found.grades, found.confusion, strict=True))
     ]
     return Table(["grade", *(f"{second} {grade}" for grade in found.grades), "same"], rows)

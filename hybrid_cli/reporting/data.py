@@ -99,7 +99,7 @@ class Findings:
     hurt: pl.DataFrame
     queries: Mapping[str, str]
     documents: Mapping[str, tuple[str, str]]
-    reused: Sequence[str] = ()
+    reused: Sequence[str]
 
     @property
     def measure(self) -> str:
@@ -112,7 +112,9 @@ class Findings:
         return self.plan.qrels is None
 
 
-def find(plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts: Texts | None) -> Findings:
+def find(
+    plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts: Texts | None, reused: Sequence[str]
+) -> Findings:
     """Measure the runs, compare the two runs of `plan.pair`, and choose the queries to show.
 
     Args:
@@ -120,6 +122,7 @@ def find(plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts
         settings: test, correction, seed and the number of queries to show.
         baselines: names of runs.
         texts: None omits sections that need texts.
+        reused: see `Findings`.
     """
     values, counts = measure(plan)
     summary = summarize(plan, values, counts, settings, baselines)
@@ -132,19 +135,10 @@ def find(plan: EvaluationPlan, settings: Report, baselines: Sequence[str], texts
     lists = (head.join(part, on="qid", how="semi")["docid"] for head in heads for part in (hurt, helped))
     shown = pl.concat([pl.Series([], dtype=pl.String), *lists])
     queries, documents, groups = _texts(plan, summary, compared, texts, shown)
-    return Findings(
-        plan=plan,
-        summary=summary,
-        complement=compared,
-        matches=_matches(summary, plan.pair),
-        lead=lead,
-        kept=kept,
-        groups=groups,
-        helped=helped,
-        hurt=hurt,
-        queries=dict(queries.iter_rows()),
-        documents={docid: (title, text) for docid, title, text in documents.iter_rows()},
-    )
+    by_id = {docid: (title, text) for docid, title, text in documents.iter_rows()}
+    known = dict(queries.iter_rows()), by_id, reused
+    matches = _matches(summary, plan.pair)
+    return Findings(plan, summary, compared, matches, lead, kept, groups, helped, hurt, *known)
 
 
 def _matches(summary: Summary, pair: tuple[str, str] | None) -> list[Match]:
@@ -204,12 +198,8 @@ def gather(plan: EvaluationPlan) -> dict[str, Kept]:
         for name in plan.runs:
             run = plan.read(name, SHOWN_HITS, qrels)
             judged = judged_hits(run.judged, qrels)
-            kept[name] = Kept(
-                head=run.head,
-                judged=judged,
-                first=first_position(run.judged, qrels, plan.level),
-                curve=recall_by_depth(judged, _depths(run.longest), plan.level),
-            )
+            curve = recall_by_depth(judged, _depths(run.longest), plan.level)
+            kept[name] = Kept(run.head, judged, first_position(run.judged, qrels, plan.level), curve)
             advance(1)
     return kept
 

@@ -308,10 +308,6 @@ class Listing:
     rows: Sequence[tuple[str, str, str]]
     chosen: int = 0
 
-    def after(self, key: str) -> int:
-        """Return the row that a key chooses."""
-        return (self.chosen + (1 if key == DOWN else -1)) % len(self.rows)
-
 
 def size() -> tuple[int, int]:
     """Return width and height of the screens."""
@@ -620,14 +616,12 @@ class Judging:
         titles = self.texts.documents(pl.Series([docid for _, docid in pairs], dtype=pl.String))
         chosen = 0
         while pairs:
-            rows = [self._row(pair, titles) for pair in pairs]
-            shown = Listing(rows, chosen)
-            self._show(shown)
+            self._show(Listing([self._row(pair, titles) for pair in pairs], chosen))
             pressed = key()
             if pressed == END:
                 return False
             if pressed in (DOWN, UP):
-                chosen = shown.after(pressed)
+                chosen = (chosen + (1 if pressed == DOWN else -1)) % len(pairs)
             elif pressed in OPEN:
                 qid, docid = pairs[chosen]
                 pool = next(pool for pool in self.session.pools if pool.qid == qid)

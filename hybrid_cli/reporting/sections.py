@@ -104,11 +104,9 @@ def analyzer_of(language: str) -> comparison.Analyze:
 def depth_section(findings: Findings) -> Section:
     """Return the curves of all runs."""
     runs, count = list(findings.kept), f"{findings.summary.queries(findings.measure):,}"
-    caption = (
-        f"Fraction of the {count} questions that are answered in the top k hits (acc@k)."
-        if findings.by_answers
-        else f"Fraction of the relevant documents in the top k hits (R@k), mean over {count} judged queries."
-    )
+    caption = f"Fraction of the relevant documents in the top k hits (R@k), mean over {count} judged queries."
+    if findings.by_answers:
+        caption = f"Fraction of the {count} questions that are answered in the top k hits (acc@k)."
     rows = [
         {"run": run, "depth": depth, "recall": round(recall, 5), "shown": figure(recall)}
         for run, kept in findings.kept.items()
@@ -529,10 +527,7 @@ def _reranked_section(studies: Mapping[str, Sequence[AtDepth]], measure: str, ru
         shown = {"mean": round(mean, 5), "shown": figure(mean), "ms": round(depth.seconds * 1000, 3)}
         rows.append({"stage": name, "depth": depth.depth, **shown})
     quality = "Mean of the measure when the first k hits are rescored; k = 0 is the first stage."
-    cost = (
-        "Time of the reranker per query. All pairs were scored at once; the time of a depth is its share of the "
-        "tokens. The time of the first stage is not included."
-    )
+    cost = "Time of the reranker per query: of a depth its share of the tokens, as all pairs were scored at once."
     figures = [
         _reranked_figure("reranked-quality", rows, numbers, "mean", measure, quality),
         _reranked_figure("reranked-cost", rows, numbers, "ms", "milliseconds per query", cost),
@@ -611,21 +606,20 @@ def _memory_figure(
         "memory",
         f"{measure} and bytes",
         plain(steps + dots + names, {"memory": rows}, height=300),
-        "Size on disk of the files that a search reads; for a fused run, of all its indexes. The query encoder is not "
-        "included. Up and to the left is better: the line connects the runs that no smaller or equal run beats "
-        "(Pareto front).",
+        "Size of the files that a search reads, of all indexes of a fused run, without the query encoder. Up and "
+        "left is better: the line connects the runs that no smaller or equal run beats (Pareto front).",
         wide=True,
     )
 
 
 def pareto_front(sizes: Mapping[str, int], means: Mapping[str, float]) -> set[str]:
     """Return the Pareto front: no other run has an equal mean with fewer bytes, or a higher mean with equal bytes."""
+    points = {run: (size, -means[run]) for run, size in sizes.items()}
 
-    def is_dominated(run: str, by: str) -> bool:
-        no_worse = sizes[by] <= sizes[run] and means[by] >= means[run]
-        return no_worse and (sizes[by], means[by]) != (sizes[run], means[run])
+    def is_dominated(point: tuple[int, float]) -> bool:
+        return any(other[0] <= point[0] and other[1] <= point[1] and other != point for other in points.values())
 
-    return {run for run in sizes if not any(is_dominated(run, other) for other in sizes)}
+    return {run for run, point in points.items() if not is_dominated(point)}
 
 
 def _memory_table(held: Mapping[str, Sequence[Held]]) -> Table:

@@ -378,8 +378,8 @@ def _attack_rows(summary: Summary, drops: Summary, against: pl.DataFrame) -> Ite
         for run, measure, mean, low, high in found.intervals.iter_rows():
             system, _, attack = run.rpartition(MARK) if MARK in run else (run, "", name)
             row = {"system": system, "measure": measure, "attack": attack, "mean": mean, "low": low, "high": high}
-            tests = comparisons.filter(run=run, measure=measure) if len(comparisons) else comparisons
-            yield from (row | test for test in tests.drop("run", "measure", strict=False).to_dicts() or [{}])
+            tests = comparisons.filter(run=run, measure=measure).drop("run", "measure")
+            yield from (row | test for test in tests.to_dicts() or [{}])
 
 
 def drops_of(values: pl.DataFrame, system: str) -> pl.DataFrame:

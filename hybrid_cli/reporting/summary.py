@@ -218,23 +218,19 @@ def significant(summary: Summary) -> dict[tuple[str, str], str]:
 def different(comparisons: pl.DataFrame, settings: Mapping[str, Any]) -> pl.DataFrame:
     """Return the significant comparisons, by the settings of their tests."""
     p = pl.col(f"p_{settings['test']}_corrected")
-    return comparisons.filter(p.is_not_nan() & (p < settings["alpha"])) if len(comparisons) else comparisons
+    return comparisons.filter(p.is_not_nan() & (p < settings["alpha"]))
 
 
 def marks(
     comparisons: pl.DataFrame, baselines: Sequence[str], settings: Mapping[str, Any]
 ) -> dict[tuple[str, str], str]:
     """Return (run, measure) -> letters of baselines that are significantly lower, then of those that are higher."""
-    marks_of_cell: dict[tuple[str, str], list[str]] = {}
-    if not len(comparisons):
-        return {}
-    differ = different(comparisons, settings)
-    for run, measure, baseline, difference in differ.select("run", "measure", "baseline", "difference").iter_rows():
-        letter = RAISED[LETTERS[baselines.index(baseline)]]
-        marks_of_cell.setdefault((run, measure), []).append(letter if difference > 0 else BELOW + letter)
-    return {
-        key: "".join(sorted(letters, key=lambda mark: mark.startswith(BELOW))) for key, letters in marks_of_cell.items()
-    }
+    found: dict[tuple[str, str], str] = {}
+    rows = different(comparisons, settings).select("run", "measure", "baseline", "difference").rows()
+    for run, measure, baseline, difference in sorted(rows, key=lambda row: bool(row[3] <= 0)):
+        mark = ("" if difference > 0 else BELOW) + RAISED[LETTERS[baselines.index(baseline)]]
+        found[run, measure] = found.get((run, measure), "") + mark
+    return found
 
 
 def marks_in_words(baselines: Sequence[str], more: str = "better than", less: str = "worse") -> str:

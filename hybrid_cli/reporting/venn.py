@@ -26,31 +26,20 @@ def section(complement: Complement, runs: Sequence[str], cutoffs: Sequence[int])
     drawn = [sets for sets in complement.sets if sets.cutoff in cutoffs]
     pair = (complement.dense, complement.sparse)
     text = (
-        f"A query counts as answered if its top k hits include a relevant document. D are the queries that "
-        f"{complement.dense} answers, S those that {complement.sparse} answers. The ratio of complementarity RoC(D;S) "
-        "is the fraction of D that is not in S. All areas, including the intersections, are proportional to the "
-        "numbers of queries, on one scale."
+        f"D are the queries that {complement.dense} answers with a relevant document in its top k hits, S those that "
+        f"{complement.sparse} answers. The ratio of complementarity RoC(D;S) is the fraction of D that is not in S. "
+        "All areas are proportional to the numbers of queries, on one scale."
     )
-    return Section(
-        "complement",
-        "Complementarity",
-        text=[text],
-        figures=[_figure(sets, pair, runs, scale(drawn)) for sets in drawn],
-        tables=[sets_table(complement)],
-    )
+    figures = [_figure(sets, pair, runs, scale(drawn)) for sets in drawn]
+    return Section("complement", "Complementarity", text=[text], figures=figures, tables=[sets_table(complement)])
 
 
 def _figure(sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Figure:
-    ratio = ratio_text(sets.roc)
-    name = f"venn-at-{sets.cutoff}"
-    return Figure(
-        name,
-        f"Top {sets.cutoff} hits: RoC {ratio}" if sets.cutoff > 1 else f"Top hit: RoC {ratio}",
-        diagram(name, sets, pair, runs, scale),
-        f"{pair[0]} only {sets.dense_only:,} · both {sets.both:,} · {pair[1]} only {sets.sparse_only:,} · "
-        f"neither {sets.fail:,} · of {sets.queries:,} queries",
-        legend=pair,
-    )
+    name, hits = f"venn-at-{sets.cutoff}", f"Top {sets.cutoff} hits" if sets.cutoff > 1 else "Top hit"
+    answered = f"{pair[0]} only {sets.dense_only:,} · both {sets.both:,} · {pair[1]} only {sets.sparse_only:,}"
+    caption = f"{answered} · neither {sets.fail:,} · of {sets.queries:,} queries"
+    spec = diagram(name, sets, pair, runs, scale)
+    return Figure(name, f"{hits}: RoC {ratio_text(sets.roc)}", spec, caption, legend=pair)
 
 
 # ------------------------------------------------------------------------------------------------------------ diagrams

@@ -77,7 +77,7 @@ def export(settings: Export) -> Path:
     forms = _formats(path, kind)
     if settings.form not in forms:
         subject = f"{kind.phrase} {'have' if kind.is_plural else 'has'} no format '{settings.form}'"
-        problem = f"{path}: {subject}; available: {', '.join(forms) or 'none'}{_ready(path, kind, settings.form)}"
+        problem = f"{path}: {subject}; available: {', '.join(forms) or 'none'}"
         raise InputError(problem, code="unknown-choice", option="format", value=settings.form, path=path, choices=forms)
     settings.check_facts(subject=f"{path} {kind.predicate}", artifact=kind.phrase)
     if settings.form == FOLDER:
@@ -130,16 +130,6 @@ def _formats(path: Path, kind: Kind) -> list[str]:
         return [*(form for form in forms if _exported_indexes(files, form)), FOLDER]
     learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
     return [form for known, form in _writers() if known == kind and not (learned and form not in FORMATS)]
-
-
-def _ready(path: Path, kind: Kind, form: str) -> str:
-    """Return a hint at what another tool opens without an export: BM25's Lucene index, or a reranker."""
-    if form == "pyserini" and (path / layout.LUCENE).is_dir():
-        return f"; {path / 'lucene'} is an index that Pyserini's LuceneSearcher opens"
-    if kind == Kind.RETRIEVER:
-        return "; search engines take one index of BM25, and dense ones" if form not in FORMATS else ""
-    reranker = form == "sentence-transformers" and kind == Kind.RERANKER
-    return f"; CrossEncoder({str(path)!r}) of sentence-transformers opens it as it is" if reranker else ""
 
 
 def _kind(path: Path) -> Kind:

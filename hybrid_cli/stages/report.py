@@ -68,7 +68,7 @@ def report(settings: Report) -> Path:
     for reuse in used:
         reuse.warn()
     if not all(output.up_to_date for output in outputs):
-        data = replace(find(plan, settings, baselines, texts), reused=[str(reuse) for reuse in used])
+        data = find(plan, settings, baselines, texts, [str(reuse) for reuse in used])
         owners = lineage.curve_owners(plan.runs)
         learned = {
             name: (owners.get(folder.resolve()), pl.read_parquet(folder / layout.CURVE, glob=False))
