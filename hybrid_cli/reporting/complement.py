@@ -379,7 +379,8 @@ def sets_table(complement: Complement) -> Table:
         for name, absent in complement.absent.items()
         if absent
     ]
-    title = f"{complement.sets[0].queries:,} queries with a relevant document in the top k of D = {dense}, S = {sparse}"
+    count = f"{complement.sets[0].queries:,} queries with a relevant document"
+    title = f"Complementarity of D = {dense} and S = {sparse} in the top k hits, {count}"
     return Table(columns, rows, title, notes, bold={(row, 1) for row in range(len(rows))})
 
 
@@ -439,6 +440,6 @@ def _changed_tables(complement: Complement) -> Iterator[Table]:
 
 def hit_text(hit: Hit) -> str:
     """Return a document in two lines: its id, marked if it is relevant, then title and text."""
-    title = hit.title if hit.title != hit.docid else ""
-    mark = RELEVANT if hit.relevant else " "
-    return f"{mark} {console.one_line(hit.docid)}\n  {' '.join(f'{title} {hit.text}'.split())}"
+    text = " ".join(f"{hit.title if hit.title != hit.docid else ''} {hit.text}".split())
+    docid = f"{RELEVANT if hit.relevant else ' '} {console.one_line(hit.docid)}"
+    return f"{docid}\n  {text}" if text else docid
