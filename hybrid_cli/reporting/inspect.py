@@ -65,14 +65,9 @@ def _show_memory_table(rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows
     ]
     tables.show(Table(columns, shown, stacked=True))
-    indexes = {part["index"]: row["parts"] for row in rows for part in row["parts"]}
-    for index, parts in indexes.items():
-        cells = [
-            [part["part"], console.size(part["bytes"]), "yes" if part["read"] else "no"]
-            for part in parts
-            if part["index"] == index
-        ]
-        tables.show(Table(["part", "size", "read by a search"], cells, index))
+    parts = {(part["index"], part["part"]): part for row in rows for part in row["parts"]}
+    cells = [[*key, console.size(part["bytes"]), "yes" if part["read"] else "no"] for key, part in parts.items()]
+    tables.show(Table(["index", "part", "size", "read by a search"], cells, left=2))
     latency = "Latency: p50 and p95 of single queries on one thread; a fused run searches its indexes in parallel."
     tables.prose(["memory: bytes that a search of the run's indexes reads.", latency])
 
@@ -81,13 +76,8 @@ def _describe(described: Description) -> None:
     out = console.stdout()
     made = f", written by `{described['stage']}`" if "stage" in described else ", not written by hybrid"
     out.print(console.one_line(f"{described['path']}: {described['what']}{made}"))
-    sections: dict[str, Mapping[str, Any]] = {
-        name: described[name]
-        for name in ("options", "counts", "contract", "adapters", "versions")
-        if described.get(name)
-    }
-    for name, values in sections.items():
-        _pairs(name, {key: _plain(value) for key, value in values.items()})
+    for name in ("options", "counts", "contract", "adapters", "versions"):
+        _pairs(name, {key: _plain(value) for key, value in described.get(name, {}).items()})
     _show_weights(described.get("weights", {}))
     _show_retriever(described)
     content = {"fingerprint": described["fingerprint"]} if "fingerprint" in described else {}

@@ -185,9 +185,6 @@ def judgments(settings: Comparison) -> Path:
     return settings.qrels or Path(settings.inputs[0])
 
 
-_USAGE = "missing argument INPUTS: a collection (or --qrels FILE), then at least one run"
-
-
 def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str] | None]:
     """Return the collection or qrels file, the runs by name, and the names of the two runs of `--complement`.
 
@@ -195,16 +192,14 @@ def _inputs(settings: Comparison) -> tuple[Path, dict[str, Path], tuple[str, str
     """
     judged, given = judgments(settings), list(settings.inputs if settings.qrels else settings.inputs[1:])
     known = runs.name_runs(given)
-    pair = {
-        name_of_run: runs.pick(name_of_run, known, "--complement").resolve()
-        for name_of_run in settings.complement or ()
-    }
+    pair = {name: runs.pick(name, known, "--complement").resolve() for name in settings.complement or ()}
     if settings.complement and len(set(pair.values())) < 2:
         raise option_error("complement", settings.complement, "needs two different runs", code="repeated-input")
     present = {path.resolve() for path in known.values()}
-    given += [name_of_run for name_of_run, path in pair.items() if path not in present]
+    given += [name for name, path in pair.items() if path not in present]
     if not given:
-        raise InputError(_USAGE, code="missing-option", option="inputs")
+        problem = "missing argument INPUTS: a collection (or --qrels FILE), then at least one run"
+        raise InputError(problem, code="missing-option", option="inputs")
     named = runs.name_runs(given)
     names = {path.resolve(): name for name, path in named.items()}
     dense, sparse = (names[path] for path in pair.values()) if pair else ("", "")
@@ -262,7 +257,7 @@ def measure(plan: EvaluationPlan) -> tuple[pl.DataFrame, dict[str, Any]]:
     passages = _passages(plan, asked) if asked is not None else {}
     other = plan.other()
     depth = max(accuracy.depth(plan.measures), RBO_DEPTH if other is not None else 0)
-    frames, counts, unjudged = [], {}, {}
+    frames, counts, unjudged, nothing = [], {}, {}, 0
     with console.progress("evaluate", total=len(plan.runs), unit="runs") as advance:
         for name, path in plan.runs.items():
             run = plan.read(name, depth, qrels)
@@ -284,8 +279,7 @@ def measure(plan: EvaluationPlan) -> tuple[pl.DataFrame, dict[str, Any]]:
     if qrels is not None:
         _note_unjudged(unjudged, qrels, plan)
         _warn_nothing_removed(counts, qrels, plan)
-    answerable = None if qrels is None else qrels.filter(pl.col("relevance") >= plan.level)["qid"].n_unique()
-    nothing = 0 if qrels is None or answerable is None else qrels["qid"].n_unique() - answerable
+        nothing = qrels["qid"].n_unique() - qrels.filter(pl.col("relevance") >= plan.level)["qid"].n_unique()
     return pl.concat(frames), {"runs": counts, "nothing_relevant": nothing}
 
 

@@ -33,10 +33,6 @@ class Matching:
         spans = [span for span in spans if _stem(text[slice(*span)]) in self.stems]
         return sorted([*spans, *self.common(text)])
 
-    def words_of(self, text: str) -> list[str]:
-        """Return each word of `text` with a stem of the query."""
-        return [text[begin:end] for begin, end in self.spans(text)]
-
 
 def match_words(query: str) -> Matching:
     """Return the words of a query that are marked in texts."""

@@ -66,7 +66,7 @@ def _show_text(query: str, hits: Sequence[Mapping[str, Any]], least: float | Non
             f"{hit['rank']:2}. ", f"{title}  [{hit['docid']}: {details}]" if title else f"{hit['docid']}  [{details}]"
         )
         if text := hit.get("text"):
-            _show_wrapped("    ", snippet(text, " ".join(marked.words_of(text))), marked)
+            _show_wrapped("    ", snippet(text, " ".join(text[slice(*span)] for span in marked.spans(text))), marked)
 
 
 def _show_wrapped(start: str, text: str, marked: Matching | None = None) -> None:
