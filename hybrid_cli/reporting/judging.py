@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -296,17 +296,7 @@ class View:
         return (page + (1 if key == MORE else -1)) % len(pages)
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The answered hits, the last one first.
-
-    Attributes:
-        rows: answer, query and title of each hit.
-        chosen: number of the row that a key opens.
-    """
-
-    rows: Sequence[tuple[str, str, str]]
-    chosen: int = 0
+Lines = Callable[[int, int], list["Text"]]  # of a screen, by its width and height
 
 
 def size() -> tuple[int, int]:
@@ -315,10 +305,10 @@ def size() -> tuple[int, int]:
     return min(out.width, _WIDEST), out.height
 
 
-def draw(shown: View | Listing) -> None:
-    """Show a hit or the list on the cleared screen."""
+def draw(lines_of: Lines) -> None:
+    """Show the lines of a hit, or of the list, on the cleared screen."""
     out = console.stdout()
-    lines = screen(shown, *size()) if isinstance(shown, View) else listing(shown, *size())
+    lines = lines_of(*size())
     out.clear()
     for number, line in enumerate(lines, 1):
         out.print(line, end="" if number == len(lines) else "\n", soft_wrap=True)
@@ -353,15 +343,21 @@ def _cut(lines: list[Text], width: int) -> list[Text]:
     return lines
 
 
-def listing(shown: Listing, width: int, height: int) -> list[Text]:
-    """Return the lines of the list, of which the part with the chosen row is shown."""
+def listing(answers: Sequence[tuple[str, str, str]], chosen: int, width: int, height: int) -> list[Text]:
+    """Return the lines of the list of answered hits, the last one first: the part with the chosen row.
+
+    Args:
+        answers: answer, query and title of each hit.
+        chosen: number of the row that a key opens.
+        width, height: of the screen.
+    """
     room = max(_LEAST_LINES, height - 4)
-    begin = shown.chosen // room * room
+    begin = chosen // room * room
     rows = []
-    for number, (answer, query, title) in enumerate(shown.rows[begin : begin + room], begin):
-        mark = ">" if number == shown.chosen else " "
+    for number, (answer, query, title) in enumerate(answers[begin : begin + room], begin):
+        mark = ">" if number == chosen else " "
         rows.append(styled(f"{mark} {answer}  {cells(console.one_line(query), width // 3)}: {console.one_line(title)}"))
-    head = f"Answered hits: {shown.chosen + 1:,} of {len(shown.rows):,}, the last one first"
+    head = f"Answered hits: {chosen + 1:,} of {len(answers):,}, the last one first"
     keys = _keys({f"{DOWN}, {UP}": "down, up", "Enter": "show and change", LIST: "back"}.items())
     return _cut([styled(head, "bold"), styled(""), *rows, *[styled("")] * (room - len(rows) + 1), keys], width)
 
@@ -512,7 +508,7 @@ class Judging:
     session: JudgingSession
     texts: JudgedTexts
     compared: ComparedRuns
-    _shown: View | Listing | None = None
+    _shown: Lines | None = None
 
     def view(self, pool: Pool, docid: str) -> View:
         """Return the content of the screen."""
@@ -560,7 +556,7 @@ class Judging:
             while (hit := self.session.hit()) is not None and self._ask(hit, key):
                 pass
 
-    def _show(self, shown: View | Listing) -> None:
+    def _show(self, shown: Lines) -> None:
         self._shown = shown
         draw(shown)
 
@@ -579,7 +575,7 @@ class Judging:
         begin = time.monotonic()
         view = self.view(*hit)
         while True:
-            self._show(view)
+            self._show(partial(screen, view))
             pressed = key()
             if pressed in (QUIT, END):
                 return False
@@ -604,7 +600,7 @@ class Judging:
         if not self.session.judgments.detailed:
             return f"a reason {_NEEDS_JOURNAL}"
         reasons = "   ".join(f"{number} {reason}" for number, reason in REASONS.items())
-        self._show(replace(view, notice=f"skip, because: {reasons}"))
+        self._show(partial(screen, replace(view, notice=f"skip, because: {reasons}")))
         if (reason := REASONS.get(key())) is None:
             return "not skipped"
         seconds = round(min(time.monotonic() - begin, _IDLE), 1)
@@ -616,7 +612,7 @@ class Judging:
         titles = self.texts.documents(pl.Series([docid for _, docid in pairs], dtype=pl.String))
         chosen = 0
         while pairs:
-            self._show(Listing([self._row(pair, titles) for pair in pairs], chosen))
+            self._show(partial(listing, [self._row(pair, titles) for pair in pairs], chosen))
             pressed = key()
             if pressed == END:
                 return False
