@@ -154,14 +154,12 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
     tops = {name: head.filter(shown).sort("qid", "rank") for name, head in heads.items()}
     known = None if texts is None else collection.docids(texts.corpus)
     targets = buckets.targets(relevant, known=known) if plan.qrels else relevant.clear()
-    queries, documents = known_texts(
-        texts, first[dense]["qid"], pl.concat([targets["docid"], *(top["docid"] for top in tops.values())])
-    )
+    docids = pl.concat([targets["docid"], *(top["docid"] for top in tops.values())])
+    queries, documents = known_texts(texts, first[dense]["qid"], docids)
     asked = {qid: " ".join(text.split()) for qid, text in queries.iter_rows()}
     judged = set(relevant.select("qid", "docid").iter_rows())
-    texts_by_id = {
-        docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in documents.iter_rows()
-    }
+    rows = documents.with_columns(pl.col("title", "text").fill_null("")).iter_rows()
+    texts_by_id = {docid: (title, text[:_TEXT_CHARACTERS]) for docid, title, text in rows}
 
     def list_hits(run: str, qid: str) -> Listed:
         ranks, docids = (frame.filter(qid=qid)[name] for frame, name in ((first[run], "rank"), (tops[run], "docid")))
@@ -190,7 +188,7 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
         ],
         groups=[(group, buckets.means(values, group, measure)) for group in groups],
         above={
-            name: buckets.share_above_sparse(first[name], first[sparse], halves) for name in plan.runs if name != sparse
+            run: buckets.share_above_sparse(first[run], first[sparse], halves) for run in plan.runs if run != sparse
         },
     )
 
@@ -229,9 +227,8 @@ def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tupl
         InputError: the files have none of the queries, or none of the documents.
     """
     if texts is not None:
-        queries = (
-            collection.read_queries(texts.queries).select("qid", "text").filter(pl.col("qid").is_in(qids.implode()))
-        )
+        queries = collection.read_queries(texts.queries).select("qid", "text")
+        queries = queries.filter(pl.col("qid").is_in(qids.implode()))
         if len(qids) and not len(queries):
             problem = f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries"
             raise InputError(problem, code="other-queries", path=texts.queries, id=qids[0])

@@ -85,7 +85,7 @@ class EvaluationPlan:
         listed = ", ".join(measure.name for measure in wanted)
         settings.check_facts(subject=f"--measure is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
-        qrels, queries, corpus = _files(judged, settings, wanted, named.values())
+        files = _files(judged, settings, wanted, named.values())
         belongs_together(named.values(), corpus=collection.corpus_path(judged) if judged.is_dir() else None)
         remove_query = settings.remove_query
         if remove_query is None:
@@ -94,20 +94,8 @@ class EvaluationPlan:
         belongs_together((named[name] for name in pair or ()), queries=True)
         if against:
             belongs_together([against[1], *named.values()], queries=True)
-        return cls(
-            runs=named,
-            measures=wanted,
-            qrels=qrels,
-            queries=queries,
-            corpus=corpus,
-            level=settings.relevance_level,
-            answer_match=settings.answer_match,
-            remove_query=remove_query,
-            pair=pair,
-            overlap_with=against,
-            condensed=condensed,
-            residual=settings.residual_qrels,
-        )
+        how = settings.relevance_level, settings.answer_match, remove_query
+        return cls(named, wanted, *files, *how, pair, against, condensed, settings.residual_qrels)
 
     @property
     def columns(self) -> list[str]:
