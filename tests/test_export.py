@@ -117,7 +117,7 @@ def test_an_exported_trec_run_reads_back_in_the_same_order(tied: Path, tmp_path:
 
 def test_ids_with_white_space_do_not_fit_trec(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run.parquet", [("q", "moon landing", 2.0), ("q", "NA", 1.0)])
-    with raises("unsafe-name", id="moon landing", column="docid", format="trec"):
+    with raises("unsafe-name", id="moon landing", column="docid"):
         export(run, form="trec", output=tmp_path / "run.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["run.parquet"]
     export(run, form="msmarco", output=tmp_path / "run.tsv")

@@ -169,51 +169,34 @@ def strictly_decreasing(run: pl.DataFrame) -> pl.DataFrame:
 _SMALLEST = 0x00800000  # bits of the smallest normal float32; some readers flush smaller numbers to 0
 
 
-def _write_hits(run: Run, scratch: Path, separator: str, columns: Callable[[pl.DataFrame], pl.DataFrame]) -> str:
+def _write_run(path: Path, scratch: Path, settings: Export) -> str:
     """Write the columns of every hit, block by block; return the number of queries and hits."""
+    run, tag = runs.open_run(path).top(settings.hits), pl.lit("_".join(settings.output.stem.split()))
     with disk.create(scratch) as file:
-        for block in run.blocks():
-            _write_columns(columns(block), file, separator)
+        for hits in run.blocks():
+            if settings.form == "trec":  # the last column names the run
+                hits = strictly_decreasing(hits)
+                _write_columns(hits.select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=tag), file, path)
+            else:
+                _write_columns(hits.select("qid", "docid", "rank"), file, path, "\t")
     return console.counted(query=len(run.queries), hit=run.hits)
-
-
-def _refuse_ids(frame: pl.DataFrame, pattern: str, path: Path, form: str) -> None:
-    """Refuse ids with white space that separates the columns of the format."""
-    for name in ("qid", "docid"):
-        bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
-        if len(bad):
-            problem = f"{name} {bad[0]!r} does not fit the columns of the format {form}; rename such ids"
-            raise path_error(path, problem, code="unsafe-name", id=bad[0], column=name, format=form)
-
-
-def _trec_run(path: Path, scratch: Path, settings: Export) -> str:
-    tag = pl.lit("_".join(settings.output.stem.split()))  # the last column names the run
-
-    def lines(hits: pl.DataFrame) -> pl.DataFrame:
-        _refuse_ids(hits, r"\s", path, "trec")
-        return strictly_decreasing(hits).select("qid", pl.lit("Q0"), "docid", "rank", "score", tag=tag)
-
-    return _write_hits(runs.open_run(path).top(settings.hits), scratch, " ", lines)
-
-
-def _msmarco_run(path: Path, scratch: Path, settings: Export) -> str:
-    def lines(hits: pl.DataFrame) -> pl.DataFrame:
-        _refuse_ids(hits, r"[\t\r\n]", path, "msmarco")
-        return hits.select("qid", "docid", "rank")
-
-    return _write_hits(runs.open_run(path).top(settings.hits), scratch, "\t", lines)
 
 
 def _trec_qrels(path: Path, scratch: Path, settings: Export) -> str:
     qrels = collections.read_qrels(path)
-    _refuse_ids(qrels, r"\s", path, "trec")
-    lines = qrels.select("qid", pl.lit("0"), "docid", "relevance")
     with disk.create(scratch) as file:
-        _write_columns(lines, file, " ")
+        _write_columns(qrels.select("qid", pl.lit("0"), "docid", "relevance"), file, path)
     return console.counted(judgment=len(qrels))
 
 
-def _write_columns(frame: pl.DataFrame, file: BinaryIO, separator: str) -> None:
+def _write_columns(frame: pl.DataFrame, file: BinaryIO, path: Path, separator: str = " ") -> None:
+    """Write rows; refuse ids with white space that separates the columns."""
+    pattern = r"\s" if separator == " " else r"[\t\r\n]"
+    for name in ("qid", "docid"):
+        bad = frame.filter(pl.col(name).str.contains(pattern) | (pl.col(name) == "")).get_column(name)
+        if len(bad):
+            problem = f"{name} {bad[0]!r} does not fit the columns of the format; rename such ids"
+            raise path_error(path, problem, code="unsafe-name", id=bad[0], column=name)
     text = frame.select(pl.all().cast(pl.String))  # the shortest text that reads back as the same float32
     text.write_csv(file, include_header=False, separator=separator, quote_style="never")
 
@@ -377,15 +360,12 @@ def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
 
 def _fusion(files: RetrieverFiles, parts: Mapping[Path, str]) -> dict[str, Any]:
     """Return the fusion of a retriever, and for each index its kind and the field or folder that was written."""
-    stored = files.stored
-    fusion = {name: getattr(stored, name) for name in _FUSION}
-    kinds = [str(shards[0].kind) for shards in files.manifests]
-    names = short_names(files.indexes)
+    rows = zip(short_names(files.indexes), files.manifests, files.stored.weights, files.indexes, strict=True)
     indexes = [
-        {"name": name, "kind": kind, "weight": weight, "written": parts.get(index)}
-        for name, kind, weight, index in zip(names, kinds, stored.weights, files.indexes, strict=True)
+        {"name": name, "kind": str(shards[0].kind), "weight": weight, "written": parts.get(index)}
+        for name, shards, weight, index in rows
     ]
-    return {**fusion, "indexes": indexes}
+    return {**{name: getattr(files.stored, name) for name in _FUSION}, "indexes": indexes}
 
 
 def _anserini(path: Path, scratch: Path, settings: Export) -> str:
@@ -406,8 +386,8 @@ def _anserini(path: Path, scratch: Path, settings: Export) -> str:
 def _writers() -> dict[tuple[Kind, str], Writer]:
     """Return kind of artifact, format -> writer, in the order of the messages."""
     return {
-        (Kind.RUN, "trec"): _trec_run,
-        (Kind.RUN, "msmarco"): _msmarco_run,
+        (Kind.RUN, "trec"): _write_run,
+        (Kind.RUN, "msmarco"): _write_run,
         (Kind.RUN, "dpr"): _dpr_run,
         (Kind.QRELS, "trec"): _trec_qrels,
         (Kind.ENCODER, "sentence-transformers"): _sentence_transformers,
