@@ -48,7 +48,7 @@ search {name} --split test --hits 200 --index {name}-retriever --output {name}.r
 search {name} --split test --hits 200 --index {name}-calibrated --output {name}.calibrated.parquet
 mine-negatives {name} --split test --index {name}-bm25 --negatives 4 --output {name}.examples.parquet
 evaluate {name} --split test {name}.bm25.parquet {name}.dense.parquet {name}.weighted.parquet --measure \
-nDCG@10,MRR@10,R@100,MAP --format json --output {name}.measures.json
+nDCG@10,MRR@10,R@100,MAP --output {name}.measures.parquet
 """
 FUSE = "fuse {name}.bm25.parquet {name}.dense.parquet --method {method} --output {name}.{method}.parquet"
 PASSAGES = """
