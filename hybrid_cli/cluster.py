@@ -240,19 +240,14 @@ def _connect(where: Workers) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; yield the module `ray`."""
     address, handler, faults = where.ray_address, signal.getsignal(signal.SIGTERM), faulthandler.is_enabled()
     if not address:
-        raise InputError(
-            "--ray-address: is empty; pass HOST:PORT, auto, or local", code="missing-value", option="ray_address"
-        )
+        problem = "--ray-address: is empty; pass HOST:PORT, auto, or local"
+        raise InputError(problem, code="missing-value", option="ray_address")
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process works by SIGSEGV
     try:
         import ray
     except ModuleNotFoundError:
-        raise InputError(
-            "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'",
-            code="missing-package",
-            option="ray_address",
-            package="ray",
-        ) from None
+        problem = "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'"
+        raise InputError(problem, code="missing-package", option="ray_address") from None
     if ":" in address:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -261,12 +256,8 @@ def _connect(where: Workers) -> Iterator[Any]:
     try:
         ray.init(address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"--ray-address {address}: {str(error).splitlines()[0]}",
-            code="unreachable",
-            option="ray_address",
-            value=address,
-        ) from None
+        problem = f"--ray-address {address}: {str(error).splitlines()[0]}"
+        raise InputError(problem, code="unreachable", option="ray_address", value=address) from None
     if not faults:
         faulthandler.disable()  # Ray enables it, which replaces Java's handlers
     signal.signal(signal.SIGTERM, handler)  # Ray replaces it, here and at the end
@@ -283,13 +274,11 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), _SECONDS).close()
     except (OSError, ValueError) as error:
-        raise InputError(
+        problem = (
             f"--ray-address {address}: cannot connect ({error}); start a cluster with `ray start --head`, which prints "
-            "its address",
-            code="unreachable",
-            option="ray_address",
-            value=address,
-        ) from None
+            "its address"
+        )
+        raise InputError(problem, code="unreachable", option="ray_address", value=address) from None
 
 
 def _result(ray: Any, reference: Any) -> Any:
@@ -301,14 +290,10 @@ def _result(ray: Any, reference: Any) -> Any:
         if isinstance(error.cause, HybridError):
             raise error.cause from None
         if isinstance(error.cause, MemoryError):
-            raise HybridError(
-                f"not enough memory in a process of the Ray cluster; {_LESS_MEMORY}", code="no-memory"
-            ) from None
+            problem = f"not enough memory in a process of the Ray cluster; {_LESS_MEMORY}"
+            raise HybridError(problem, code="no-memory") from None
         raise
     except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).partition(". ")[0]
-        raise HybridError(
-            f"a process of the Ray cluster ended {RETRIES + 1} times ({reason}); {_LESS_MEMORY}",
-            code="worker-ended",
-            count=RETRIES + 1,
-        ) from None
+        problem = f"a process of the Ray cluster ended {RETRIES + 1} times ({reason}); {_LESS_MEMORY}"
+        raise HybridError(problem, code="worker-ended", count=RETRIES + 1) from None

@@ -21,7 +21,7 @@ from hybrid_cli import console, memory, plugins
 from hybrid_cli.cli import options, signals, startup, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.cli.removed import removed_error
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, InputError, path_error
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
@@ -119,7 +119,7 @@ def file_problem(error: Exception) -> HybridError | None:
         message = f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy"
         return InputError(message, code=_UNUSABLE, role="input")
     if isinstance(error, OSError) and path is not None and error.strerror:
-        return InputError(f"{os.fsdecode(path)}: {error.strerror.lower()}", code=_UNUSABLE, path=os.fsdecode(path))
+        return path_error(os.fsdecode(path), f"{error.strerror.lower()}", code=_UNUSABLE)
     wrapped = isinstance(error, OSError) or any(os.strerror(code) in text for code in (errno.EACCES, errno.EPERM))
     return InputError(f"a file cannot be used: {text}", code=_UNUSABLE) if wrapped else None
 

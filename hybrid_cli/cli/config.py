@@ -12,7 +12,7 @@ import yaml
 
 from hybrid_cli.cli.options import FLAGS, as_paths, switch
 from hybrid_cli.cli.removed import removed_error
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import read_text
 from hybrid_cli.inputs.json_values import NOT_JSON, reason
 from hybrid_cli.presets import experiments
@@ -62,11 +62,9 @@ def read_config(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, *NOT_JSON) as error:
         mark = getattr(error, "problem_mark", None)
         at = {"line": mark.line + 1} if mark else {}
-        raise InputError(
-            f"{path}: not a readable YAML file ({reason(error)})", code="not-yaml", path=path, **at
-        ) from None
+        raise path_error(path, f"not a readable YAML file ({reason(error)})", code="not-yaml", **at) from None
     if content is not None and not isinstance(content, dict):
-        raise InputError(f"{path}: needs lines of 'option: value'", code="not-yaml", path=path)
+        raise path_error(path, "needs lines of 'option: value'", code="not-yaml")
     return content or {}
 
 

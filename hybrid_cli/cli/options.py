@@ -330,9 +330,8 @@ def _add_config_file(configs: Sequence[str], fields: Set[str], kind: type[Settin
         name = str(error.fields.get("needed_by", error.fields.get("option")))
         if name in fields & kind.declared().keys():
             option = spelling(name, kind.declared()[name])
-            raise InputError(
-                f"{error} ({option} is set in {' or '.join(configs)})", code=error.code, **error.fields
-            ) from None
+            problem = f"{error} ({option} is set in {' or '.join(configs)})"
+            raise InputError(problem, code=error.code, **error.fields) from None
         raise
 
 
@@ -419,12 +418,8 @@ def _complete(values: dict[str, Any], kind: type[Settings]) -> dict[str, Any]:
     if list(missing) == ["output"]:
         kind(**{**values, "output": _MISSING})  # an error in another option is reported first
     if missing:
-        raise InputError(
-            f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`",
-            code="missing-option",
-            option=next(iter(missing)),
-            options=list(missing),
-        )
+        problem = f"missing {' and '.join(missing.values())}; see `hybrid {kind.command} --help`"
+        raise InputError(problem, code="missing-option", option=next(iter(missing)))
     return values
 
 

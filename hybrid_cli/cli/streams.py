@@ -41,10 +41,8 @@ class _Closed(io.TextIOBase):
 
     def write(self, text: str) -> NoReturn:
         """Refuse the result."""
-        raise HybridError(
-            "stdout is closed, so the result cannot be printed; redirect it to a file or to /dev/null",
-            code="stdout-closed",
-        )
+        problem = "stdout is closed, so the result cannot be printed; redirect it to a file or to /dev/null"
+        raise HybridError(problem, code="stdout-closed")
 
 
 class _Record(logging.LogRecord):

@@ -47,10 +47,10 @@ def fuse(
         raise InputError("fuse: needs two or more runs by name, such as {'bm25': a, 'dense': b}", code="too-few-runs")
     recipe = recipe_of(list(runs), method, weights, normalize, missing, rrf_k)
     if recipe.missing == "exact":
-        raise InputError(
-            f"{recipe.method}: needs the exact scores of indexes, as a `Retriever` has them; pass another `missing`",
-            code="needs-indexes",
+        problem = (
+            f"{recipe.method}: needs the exact scores of indexes, as a `Retriever` has them; pass another `missing`"
         )
+        raise InputError(problem, code="needs-indexes")
     joined = lists.Lists.of([Run.of(run_table(run, name)) for name, run in runs.items()], depth)
     return pl.concat([empty(), *lists.fuse_blocks(joined.blocks(), joined.qids, recipe, hits)])
 
@@ -73,10 +73,8 @@ def _weights(given: Sequence[float] | Mapping[str, float] | None, names: Sequenc
         return (1.0,) * len(names)
     if isinstance(given, Mapping):
         if given.keys() != set(names):
-            raise InputError(
-                f"weights of {', '.join(given)} for the runs {', '.join(names)}; pass one per run",
-                code="weights-of-others",
-            )
+            problem = f"weights of {', '.join(given)} for the runs {', '.join(names)}; pass one per run"
+            raise InputError(problem, code="weights-of-others")
         given = [given[name] for name in names]
     if len(given) != len(names):
         raise InputError(f"{len(given)} weights for {len(names)} runs; pass one per run", code="number-of-weights")

@@ -70,11 +70,8 @@ class Lists:
         """Note runs of which one has less than half of the hits per query: normalized scores depend on the length."""
         if 2 * min(self.longest) < max(self.longest):
             listed = ", ".join(f"{name} {hits:,}" for name, hits in zip(names, self.longest, strict=True))
-            console.note(
-                f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths",
-                code="list-lengths",
-                hits=dict(zip(names, self.longest, strict=True)),
-            )
+            text = f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths"
+            console.note(text, code="list-lengths", hits=dict(zip(names, self.longest, strict=True)))
 
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
@@ -188,11 +185,8 @@ def _completed(blocks: list[pl.DataFrame], qids: pl.Series, scorers: Sequence[Sc
 def refuse_infinite(scores: np.ndarray, number: int) -> None:
     """Refuse exact scores of list `number`, from 0, that are not finite."""
     if not np.isfinite(scores).all():
-        raise InputError(
-            f"some exact scores of list {number + 1} are not finite; rebuild its index",
-            code="values-not-finite",
-            list=number + 1,
-        )
+        problem = f"some exact scores of list {number + 1} are not finite; rebuild its index"
+        raise InputError(problem, code="values-not-finite")
 
 
 def named(numbers: pl.Series, qids: pl.Series) -> pl.Series:
@@ -254,13 +248,11 @@ def check_values(valued: pl.DataFrame, recipe: FusionRecipe, qids: pl.Series) ->
         bad = valued.group_by("query", maintain_order=True).agg(bad=condition.fill_null(False)).filter("bad")
         if len(bad):
             qid = qids[int(bad["query"][0])]
-            raise InputError(
+            problem = (
                 f"--method {recipe.method}: list {number + 1} has {why} (query {qid}); use --normalize minmax, another "
-                "--method, or a smaller --depth",
-                code="fusion-range",
-                list=number + 1,
-                id=qid,
+                "--method, or a smaller --depth"
             )
+            raise InputError(problem, code="fusion-range", id=qid)
 
 
 def fused(valued: pl.DataFrame, recipe: FusionRecipe) -> pl.DataFrame:
@@ -280,11 +272,10 @@ def _check_underflow(valued: pl.DataFrame, scored: pl.DataFrame, qids: pl.Series
     lost = valued.filter(positive & pl.Series(scored["score"] == 0))
     if len(lost):
         qid = qids[int(lost["query"][0])]
-        raise InputError(
-            f"--method product: a score of query {qid} is too small for a floating-point number; use smaller --weights",
-            code="fusion-underflow",
-            id=qid,
+        problem = (
+            f"--method product: a score of query {qid} is too small for a floating-point number; use smaller --weights"
         )
+        raise InputError(problem, code="fusion-underflow", id=qid)
 
 
 def fuse_blocks(

@@ -302,14 +302,8 @@ def method_name(name: str, option: str = "--method", more: Sequence[str] = ()) -
         return ALIASES[plain]
     close = get_close_matches(plain, [*METHODS, *ALIASES, *more], n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise InputError(
-        f"{option} {name}: unknown; {hint}Choices: {', '.join([*METHODS, *more])}",
-        code="unknown-choice",
-        option=option,
-        value=name,
-        choices=[*METHODS, *more],
-        suggestion=close[0] if close else None,
-    )
+    problem = f"{option} {name}: unknown; {hint}Choices: {', '.join([*METHODS, *more])}"
+    raise InputError(problem, code="unknown-choice", option=option, value=name, choices=[*METHODS, *more])
 
 
 @dataclass(frozen=True)
@@ -332,21 +326,12 @@ class FusionRecipe:
 
     def __post_init__(self) -> None:
         if self.normalization is not None and METHODS[self.method].fixed:
-            raise InputError(
-                f"--method {self.method}: has a fixed normalization; omit --normalize",
-                code="option-does-not-apply",
-                option="normalize",
-                method=self.method,
-            )
+            problem = f"--method {self.method}: has a fixed normalization; omit --normalize"
+            raise InputError(problem, code="option-does-not-apply", option="normalize")
         bad = [weight for weight in self.weights if not 0 <= weight <= LARGEST]
         if bad or not any(self.weights):
-            raise InputError(
-                f"--weights {_listed(self.weights)}: needs numbers >= 0, at least one > 0, none over {LARGEST}",
-                code="out-of-range",
-                option="weights",
-                value=self.weights,
-                limit=LARGEST,
-            )
+            problem = f"--weights {_listed(self.weights)}: needs numbers >= 0, at least one > 0, none over {LARGEST}"
+            raise InputError(problem, code="out-of-range", option="weights", value=self.weights, limit=LARGEST)
 
     @property
     def sums_raw_scores(self) -> bool:

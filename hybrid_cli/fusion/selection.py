@@ -39,14 +39,10 @@ def check_folds(folds: int, judged: Path, queries: int) -> None:
         InputError: more folds than queries.
     """
     if folds > queries:
-        raise InputError(
-            f"--folds {folds}: {judged} has {console.counted(**{'judged query': queries})}; pass at most {queries}",
-            code="out-of-range",
-            option="folds",
-            value=folds,
-            limit=queries,
-            path=judged,
+        problem = (
+            f"--folds {folds}: {judged} has {console.counted(**{'judged query': queries})}; pass at most {queries}"
         )
+        raise InputError(problem, code="out-of-range", option="folds", value=folds, limit=queries, path=judged)
 
 
 @dataclass(frozen=True)

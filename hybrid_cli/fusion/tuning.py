@@ -132,14 +132,8 @@ def _search(runs: int, family: MethodGrid, evaluate: Callable[[Iterable[Weights]
         return
     if family.grid in PUBLISHED:
         if runs != 2:
-            raise InputError(
-                f"--grid {family.grid}: needs two runs, lexical and dense, got {runs}",
-                code="number-of-values",
-                option="grid",
-                grid=family.grid,
-                value=runs,
-                expected=2,
-            )
+            problem = f"--grid {family.grid}: needs two runs, lexical and dense, got {runs}"
+            raise InputError(problem, code="number-of-values", option="grid", grid=family.grid, value=runs)
         evaluate(PUBLISHED[family.grid])
         return
     low, high = (-_DECADES, _DECADES) if family.grid == "log" else (-1, 1)
@@ -160,12 +154,8 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
     """
     parts = round(1 / step) if step > 0 else 0
     if parts < 1 or not math.isclose(parts * step, 1, rel_tol=1e-9):
-        raise InputError(
-            f"--step {step:g}: 1 must be a multiple of it, as of 0.05 or 0.1",
-            code="out-of-range",
-            option="step",
-            value=step,
-        )
+        problem = f"--step {step:g}: 1 must be a multiple of it, as of 0.05 or 0.1"
+        raise InputError(problem, code="out-of-range", option="step", value=step)
     _check_size(math.comb(parts + runs - 1, runs - 1), runs)
     bars = combinations(range(parts + runs - 1), runs - 1)
     return [tuple((end - begin - 1) / parts for begin, end in pairwise((-1, *bar, parts + runs - 1))) for bar in bars]
@@ -216,15 +206,11 @@ def reciprocal_grid(runs: int) -> list[Weights]:
 
 def _check_size(points: int, runs: int) -> None:
     if points > _MOST_TRIALS:
-        raise InputError(
-            f"the grid has {points:,} points for {runs} runs, at most {_MOST_TRIALS:,} are tried; "
-            "use --grid linear, or scaled for raw scores, with a larger --step, or fuse fewer runs",
-            code="grid-too-large",
-            option="grid",
-            value=points,
-            limit=_MOST_TRIALS,
-            count=runs,
+        problem = (
+            f"the grid has {points:,} points for {runs} runs, at most {_MOST_TRIALS:,} are tried; use --grid linear, "
+            "or scaled for raw scores, with a larger --step, or fuse fewer runs"
         )
+        raise InputError(problem, code="grid-too-large", option="grid", value=points, limit=_MOST_TRIALS)
 
 
 def _judged(qids: pl.Series, qrels: pl.DataFrame) -> pl.DataFrame:

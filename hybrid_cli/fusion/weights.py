@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hybrid_cli import storage
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
 from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, queries_to_tell, worth_of_more
@@ -151,14 +151,11 @@ def chosen_weights(given: str | Sequence[float] | None, recipe: FusionRecipe, na
     """
     weights = recipe.weights if given is None else _parsed(given, recipe, names)
     if len(weights) != len(names):
-        raise InputError(
+        problem = (
             f"--weights {','.join(f'{weight:g}' for weight in weights)}: pass one weight for each of "
-            f"{', '.join(names)}, in this order; got {len(weights)}",
-            code="number-of-weights",
-            option="weights",
-            value=len(weights),
-            expected=len(names),
+            f"{', '.join(names)}, in this order; got {len(weights)}"
         )
+        raise InputError(problem, code="number-of-weights", option="weights", value=len(weights))
     return replace(recipe, weights=weights)
 
 
@@ -173,12 +170,8 @@ def _parsed(given: str | Sequence[float], recipe: FusionRecipe, names: Sequence[
             return _by_name(given, names)
         return tuple(_number(weight) for weight in given.split(","))
     except ValueError:
-        raise InputError(
-            f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune",
-            code="not-a-number",
-            option="weights",
-            value=given,
-        ) from None
+        problem = f"--weights {given}: needs numbers such as 0.5,1 or {names[0]}=0.5,..., or @FILE written by --tune"
+        raise InputError(problem, code="not-a-number", option="weights", value=given) from None
 
 
 def _number(text: str) -> float:
@@ -196,26 +189,15 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
         if name not in names:
             close = get_close_matches(name, names, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]}? The" if close else "the"
-            raise InputError(
-                f"--weights {part}: no such run; {hint} runs are {', '.join(names)}",
-                code="unknown-choice",
-                option="weights",
-                value=name,
-                choices=list(names),
-                suggestion=close[0] if close else None,
-            )
+            problem = f"--weights {part}: no such run; {hint} runs are {', '.join(names)}"
+            raise InputError(problem, code="unknown-choice", option="weights", value=name, choices=list(names))
         if name in weights:
-            raise InputError(
-                f"--weights {given}: {name} is given twice", code="repeated-value", option="weights", value=name
-            )
+            problem = f"--weights {given}: {name} is given twice"
+            raise InputError(problem, code="repeated-value", option="weights", value=name)
         weights[name] = _number(weight)
     if missing := [name for name in names if name not in weights]:
-        raise InputError(
-            f"--weights {given}: has no weight for {', '.join(missing)}",
-            code="missing-value",
-            option="weights",
-            missing=missing,
-        )
+        problem = f"--weights {given}: has no weight for {', '.join(missing)}"
+        raise InputError(problem, code="missing-value", option="weights")
     return tuple(weights[name] for name in names)
 
 
@@ -247,30 +229,14 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
         if stored.get(name) != value:
             option = "--" + name.replace("_", "-")
             advice = f"omit {option}, or tune again" if not fixed else "tune again with --method weighted-sum"
-            raise InputError(
-                f"{path}: holds {option} {stored.get(name)}, not {value}; {advice}",
-                code="tuned-with-other-option",
-                path=path,
-                option=option,
-                value=value,
-                expected=stored.get(name),
-            )
+            problem = f"holds {option} {stored.get(name)}, not {value}; {advice}"
+            raise path_error(path, problem, code="tuned-with-other-option", option=option, value=value)
     if len(stored["runs"]) != len(names):
-        raise InputError(
-            f"{path}: was tuned for {len(stored['runs'])} runs, not {len(names)}; tune again",
-            code="tuned-for-others",
-            path=path,
-            value=len(names),
-            expected=len(stored["runs"]),
-        )
+        problem = f"was tuned for {len(stored['runs'])} runs, not {len(names)}; tune again"
+        raise path_error(path, problem, code="tuned-for-others", value=len(names))
     if stored["runs"] != list(names) and sorted(stored["runs"]) == sorted(names):
-        raise InputError(
-            f"{path}: was tuned for the runs in the order {', '.join(stored['runs'])}; pass them in this order",
-            code="other-order",
-            path=path,
-            value=list(names),
-            expected=stored["runs"],
-        )
+        problem = f"was tuned for the runs in the order {', '.join(stored['runs'])}; pass them in this order"
+        raise path_error(path, problem, code="other-order", value=list(names))
     k = stored["rrf_k"] if has_type(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
     return FusionRecipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
 
@@ -284,30 +250,18 @@ def read_tuned(path: Path) -> dict[str, Any]:
     storage.read_record(storage.Record, path, Kind.WEIGHTS)
     stored = read_object(path)
     if "method" not in stored:
-        raise InputError(
-            f"{path}: was written by an earlier version, without the method; tune again",
-            code="older-format",
-            path=path,
-            field="method",
-        )
+        raise path_error(path, "was written by an earlier version, without the method; tune again", code="older-format")
     if wrong := mismatch_of_fields(stored, _STORED):
-        raise InputError(
-            f"{path}: damaged weights; {wrong}; tune again", code="damaged-weights", path=path, **wrong.fields
-        )
+        raise path_error(path, f"damaged weights; {wrong}; tune again", code="damaged-weights", **wrong.fields)
     if len(stored["runs"]) != len(stored["weights"]):
-        raise InputError(
-            f"{path}: damaged weights; {len(stored['weights'])} for {len(stored['runs'])} runs; tune again",
-            code="damaged-weights",
-            path=path,
-            field="weights",
-        )
+        problem = f"damaged weights; {len(stored['weights'])} for {len(stored['runs'])} runs; tune again"
+        raise path_error(path, problem, code="damaged-weights")
     known = {"method": METHODS, "missing": get_args(Missing), "normalize": (None, *get_args(Normalization))}
     if unknown := [name for name, allowed in known.items() if stored.get(name) not in allowed]:
-        raise InputError(
-            f"{path}: damaged weights; '{unknown[0]}' is {stored.get(unknown[0])}; tune again",
+        raise path_error(
+            path,
+            f"damaged weights; '{unknown[0]}' is {stored.get(unknown[0])}; tune again",
             code="damaged-weights",
-            path=path,
-            field=unknown[0],
-            **({"group": "fusion_methods", "name": stored["method"]} if unknown[0] == "method" else {}),
+            **{"group": "fusion_methods", "name": stored["method"]} if unknown[0] == "method" else {},
         )
     return stored

@@ -140,8 +140,8 @@ def _build_trained(folder: Path, index: Any, recipe: VectorIndex, factory: str, 
         sample = _sample(folder, max(_TRAINING_VECTORS, wanted), recipe.seed)
         if len(sample) < wanted:
             console.warn(
-                f"{factory} is trained on {console.counted(vector=len(sample))}; FAISS recommends {wanted:,}. "
-                "Check its recall with --recall-check",
+                f"{factory} is trained on {console.counted(vector=len(sample))}; FAISS recommends {wanted:,}. Check "
+                "its recall with --recall-check",
                 code="few-training-vectors",
                 vectors=len(sample),
                 recommended=wanted,

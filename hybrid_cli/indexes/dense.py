@@ -159,9 +159,8 @@ class DenseIndex(Index):
         if not self.binary:
             check_metric(index, path)
         if index.ntotal != len(self.docids):
-            raise path_error(
-                path, f"has {index.ntotal} vectors for {len(self.docids)} ids; encode again with --overwrite"
-            )
+            problem = f"has {index.ntotal} vectors for {len(self.docids)} ids; encode again with --overwrite"
+            raise path_error(path, problem)
         for name, option, value in (("efSearch", "--ef-search", self.ef_search), ("nprobe", "--nprobe", self.nprobe)):
             if value is not None:
                 set_parameter(index, name, value, option)

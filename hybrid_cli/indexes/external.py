@@ -42,9 +42,8 @@ def read_external(path: Path) -> tuple[np.ndarray, pl.Series | None]:
         vectors, ids = read_vectors(path)
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or 0 in vectors.shape:
         shape = " x ".join(map(str, vectors.shape)) or "a single value"
-        raise path_error(
-            path, f"{shape} of {vectors.dtype}; needs rows of floating-point numbers", code="vectors-shape"
-        )
+        problem = f"{shape} of {vectors.dtype}; needs rows of floating-point numbers"
+        raise path_error(path, problem, code="vectors-shape")
     return vectors, None if ids is None else pl.Series("id", ids).cast(pl.String)
 
 

@@ -38,9 +38,8 @@ def pick_gpus(device: str) -> list[int]:
     if device == ALL_GPUS:
         return list(range(visible))
     if not hasattr(faiss, "StandardGpuResources"):
-        raise option_error(
-            "faiss_device", device, "no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu", code="no-gpu"
-        )
+        problem = "no GPU support; run: pip install 'hybrid_cli[gpu]', or use cpu"
+        raise option_error("faiss_device", device, problem, code="no-gpu")
     gpus = list(range(visible)) if device == "gpu" else sorted({int(part) for part in numbers})
     if not gpus or gpus[-1] >= visible:
         raise option_error("faiss_device", device, f"FAISS sees {visible} GPUs; use a number below", code="no-gpu")
@@ -61,11 +60,8 @@ def on_gpus(index: Any, gpus: Sequence[int], shard: bool) -> Any | None:
     try:
         return faiss.index_cpu_to_gpus_list(index, options, list(gpus))
     except RuntimeError as error:
-        console.warn(
-            f"FAISS cannot use the GPU ({reason(error)}) and continues on the CPU; see --faiss-device",
-            code="gpu-unusable",
-            option="faiss_device",
-        )
+        problem = f"FAISS cannot use the GPU ({reason(error)}) and continues on the CPU; see --faiss-device"
+        console.warn(problem, code="gpu-unusable", option="faiss_device")
         return None
 
 
@@ -126,7 +122,7 @@ def load_faiss() -> Any:
         import faiss
     except ImportError:
         problem = "run: pip install 'hybrid_cli[cpu]' (or [gpu]), which installs FAISS"
-        raise HybridError(problem, code="missing-package", package="faiss") from None
+        raise HybridError(problem, code="missing-package") from None
     # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
     faiss.cvar.distance_compute_blas_threshold = 1
@@ -275,9 +271,8 @@ def set_parameter(index: Any, name: str, value: int, option: str = "") -> None:
     try:
         load_faiss().ParameterSpace().set_index_parameter(index, name, value)
     except RuntimeError:
-        raise option_error(
-            option or name, value, "this type of index has no such parameter", code="unknown-parameter"
-        ) from None
+        problem = "this type of index has no such parameter"
+        raise option_error(option or name, value, problem, code="unknown-parameter") from None
 
 
 def search_selected(index: Any, queries: np.ndarray, depth: int, allowed: np.ndarray) -> Any | None:

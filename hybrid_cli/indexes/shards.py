@@ -93,9 +93,7 @@ def read_shard(path: Path) -> Vectors:
     """Return the vectors [n, d] of one shard as float32."""
     column = _read(path, "vector")["vector"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type) or not pa.types.is_floating(column.type.value_type):
-        raise DamageError(
-            f"{path}: the vectors are {column.type}; restore it", code="damaged", path=path, column="vector"
-        )
+        raise DamageError(f"{path}: the vectors are {column.type}; restore it", code="damaged", path=path)
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, np.float32).reshape(len(column), column.type.list_size)
 
@@ -110,9 +108,8 @@ def read_shards(folder: Path) -> Iterator[Vectors]:
     for path in shards(folder):
         vectors = read_shard(path)
         if dim not in (None, vectors.shape[1]):
-            raise DamageError(
-                f"{path}: has vectors of {vectors.shape[1]} values, not {dim}; restore it", code="damaged", path=path
-            )
+            problem = f"{path}: has vectors of {vectors.shape[1]} values, not {dim}; restore it"
+            raise DamageError(problem, code="damaged", path=path)
         dim = vectors.shape[1]
         yield vectors
 
@@ -133,7 +130,7 @@ def _read(path: Path, *columns: str) -> pa.Table:
     with storage.reading(path):
         table = pq.read_table(path, columns=[*columns] or None, page_checksum_verification=True)
     if lost := [name for name in columns if name not in table.column_names]:
-        raise DamageError(f"{path}: has no column {lost[0]!r}; restore it", code="damaged", path=path, column=lost[0])
+        raise DamageError(f"{path}: has no column {lost[0]!r}; restore it", code="damaged", path=path)
     return table
 
 
@@ -264,13 +261,11 @@ def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) ->
     """Refuse vectors [n, d] with a value that is not finite; the message names the first id and the remedy."""
     finite = np.isfinite(vectors).all(1)
     if not finite.all():
-        raise HybridError(
+        problem = (
             f"{what} {ids[int(finite.argmin())]}: the vector is not finite, the first of {int((~finite).sum()):,} such "
-            f"vectors; {remedy}",
-            code="values-not-finite",
-            id=ids[int(finite.argmin())],
-            count=int((~finite).sum()),
+            f"vectors; {remedy}"
         )
+        raise HybridError(problem, code="values-not-finite", id=ids[int(finite.argmin())], count=int((~finite).sum()))
 
 
 def link_vectors(old: Path, folder: Path) -> None:

@@ -157,15 +157,13 @@ def _java_analyzer(language: str) -> Any:
     table = jvm.java_class("io.anserini.analysis.AnalyzerMap")
     known = sorted({ENGLISH, *table.analyzerMap.keySet().toArray()})
     if language not in known:
-        raise option_error(
-            "language", language, f"unknown; use {', '.join(known)}", code="unknown-choice", choices=known
-        )
+        problem = f"unknown; use {', '.join(known)}"
+        raise option_error("language", language, problem, code="unknown-choice", choices=known)
     try:
         analyzer = table.getLanguageSpecificAnalyzer(language)
         jvm.java_class("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, "a")
     except jvm.java_errors() as error:  # Thai requires a full Java runtime
         reason = str(error).splitlines()[0]
-        raise HybridError(
-            f"--language {language}: does not run in this Java ({reason})", code="java-failed", option="language"
-        ) from None
+        problem = f"--language {language}: does not run in this Java ({reason})"
+        raise HybridError(problem, code="java-failed", option="language") from None
     return analyzer

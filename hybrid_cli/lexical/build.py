@@ -239,9 +239,8 @@ def build_shards(
         while missing:
             batch = rest if rest is not None and len(rest) else next(batches, None)
             if batch is None:
-                raise HybridError(
-                    f"{folder}: the corpus lost documents; repeat the command", code="input-replaced", path=folder
-                )
+                problem = f"{folder}: the corpus lost documents; repeat the command"
+                raise HybridError(problem, code="input-replaced", path=folder)
             mine, rest = batch.slice(0, missing), batch.slice(missing)
             missing -= len(mine)
             if not done:

@@ -295,12 +295,11 @@ class Checksums:
             wanted = np.unique(blocks[~self._good[blocks]])
         for block in wanted.tolist():
             if _checksum(postings, block) != self.values[block]:
-                raise DamageError(
+                problem = (
                     f"{self.folder}: postings changed on the disk after they were written; repeat the command of the "
-                    "index with --overwrite",
-                    code="damaged",
-                    path=self.folder,
+                    "index with --overwrite"
                 )
+                raise DamageError(problem, code="damaged", path=self.folder)
             self._good[block] = True
 
 

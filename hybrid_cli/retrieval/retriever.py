@@ -113,9 +113,7 @@ class Retriever(Index):
     def __post_init__(self) -> None:
         if not self.sides or len(self.sides) != len(self.recipe.weights):
             problem = f"retriever: {len(self.recipe.weights)} weights for {len(self.sides)} indexes; pass one per index"
-            raise InputError(
-                problem, code="number-of-weights", value=len(self.recipe.weights), expected=len(self.sides)
-            )
+            raise InputError(problem, code="number-of-weights", value=len(self.recipe.weights))
         self._check_probability()
 
     def _check_probability(self) -> None:

@@ -87,11 +87,8 @@ class Comparison(Seeded):
         """Refuse a command without runs."""
         super().check()
         if not self.inputs:
-            raise InputError(
-                "missing argument INPUTS: a collection (or --qrels FILE), then at least one run or retriever",
-                code="missing-option",
-                option="inputs",
-            )
+            problem = "missing argument INPUTS: a collection (or --qrels FILE), then at least one run or retriever"
+            raise InputError(problem, code="missing-option", option="inputs")
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether there are several runs, which can be tested."""

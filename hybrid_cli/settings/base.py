@@ -88,9 +88,8 @@ class Settings:
             if name in self.given:
                 value = converted(name, declared, types[name], value)
             elif declared.default is REQUIRED:
-                raise InputError(
-                    f"{spelling(name, declared)}: needs at least one value", code="missing-value", option=name
-                )
+                problem = f"{spelling(name, declared)}: needs at least one value"
+                raise InputError(problem, code="missing-value", option=name)
             elif _is_unset(value, declared) and not isinstance(declared.default, By):
                 value = declared.default
             object.__setattr__(self, name, value)
@@ -116,12 +115,8 @@ class Settings:
         for name, declared in self.declared().items():
             flag = name.upper() if declared.positional else spelling(name, declared)
             for condition, others, _ in holding(declared.excluded if name in self.given else ()):
-                raise InputError(
-                    f"{flag}: not with {' and '.join(others)}",
-                    code="conflicting-options",
-                    option=name,
-                    others=tuple(condition.allowed),
-                )
+                problem = f"{flag}: not with {' and '.join(others)}"
+                raise InputError(problem, code="conflicting-options", option=name, others=tuple(condition.allowed))
             for condition, others, unset in holding(() if values[name] else declared.needed):
                 raise InputError(
                     f"{' and '.join(others) or self.command}: needs {alternatives([flag, *unset])}",
@@ -143,12 +138,11 @@ class Settings:
         known = {**self.values(), **facts}
         for name in sorted(self.given):
             if not self.applies(name, **known):
-                raise InputError(
+                problem = (
                     f"{spelling(name, self.declared()[name], getattr(self, name))}: "
-                    f"{self.variants(name)}{self._here(name, subject)}",
-                    code="option-does-not-apply",
-                    option=name,
+                    f"{self.variants(name)}{self._here(name, subject)}"
                 )
+                raise InputError(problem, code="option-does-not-apply", option=name)
 
     @classmethod
     def variants(cls, name: str) -> str:

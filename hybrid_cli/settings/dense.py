@@ -161,9 +161,8 @@ class Combine(OnDevice, Writes):
         """Require two models."""
         super().check()
         if len(self.models) != 2:
-            raise InputError(
-                f"combine: needs two encoders, got {len(self.models)}", code="number-of-values", option="models"
-            )
+            problem = f"combine: needs two encoders, got {len(self.models)}"
+            raise InputError(problem, code="number-of-values", option="models")
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
         super().check()
         if bool(self.documents) == (self.add is not None or self.remove is not None):
             reason = "name all documents in their present state, or the changes by --add and --remove"
-            raise option_error("documents", None, reason, code="missing-option", others=("add", "remove"))
+            raise option_error("documents", None, reason, code="missing-option")
 
 
 JUDGING, SAFETY, PROGRAMS = "Judging", "Access", "Programs"

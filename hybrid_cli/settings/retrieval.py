@@ -260,9 +260,8 @@ class Search(SearchOptions, ThreadedOnCluster, Overwrites):
         if self.query is not None and not self.query.strip():
             raise InputError("--query: the query is empty; pass a text", code="missing-value", option="query")
         if self.prints and self.weights is not None and len(self.indexes) == 1:
-            raise InputError(
-                "--weights: needs several indexes", code="missing-option", option="index", needed_by="weights"
-            )
+            problem = "--weights: needs several indexes"
+            raise InputError(problem, code="missing-option", option="index", needed_by="weights")
         if not self.prints and not self.exact and len(self.indexes) > 1:
             reason = "pass one index, or use --exact or --query"
             raise option_error("index", self.indexes, reason, code="number-of-values")

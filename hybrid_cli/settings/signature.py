@@ -100,20 +100,13 @@ def values_of(function: Callable[..., Any], texts: Mapping[str, Any], option: st
     }
     if unknown := [name for name in texts if name not in known]:
         choices = f"it has {', '.join(known)}" if known else "it has none"
-        raise InputError(
-            f"{option} {unknown[0]}: unknown parameter of {function.__name__}; {choices}",
-            code="unknown-parameter",
-            name=unknown[0],
-            choices=[*known],
-        )
+        problem = f"{option} {unknown[0]}: unknown parameter of {function.__name__}; {choices}"
+        raise InputError(problem, code="unknown-parameter", name=unknown[0], choices=[*known])
     if missing := [
         name for name, parameter in known.items() if parameter.default is parameter.empty and name not in texts
     ]:
-        raise InputError(
-            f"{option}: {function.__name__} needs {missing[0]}; pass {option} {missing[0]}=VALUE",
-            code="missing-parameter",
-            name=missing[0],
-        )
+        problem = f"{option}: {function.__name__} needs {missing[0]}; pass {option} {missing[0]}=VALUE"
+        raise InputError(problem, code="missing-parameter", name=missing[0])
     hints = _types(function) if texts else {}
     values = {}
     for name, value in texts.items():

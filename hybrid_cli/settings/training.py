@@ -447,9 +447,8 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
         super().check()
         names = [source.name for source in self.plan()]
         if BM25 in names and not self.indexes:
-            raise InputError(
-                "--sources bm25: needs --index", code="missing-option", option="index", needed_by="sources"
-            )
+            problem = "--sources bm25: needs --index"
+            raise InputError(problem, code="missing-option", option="index", needed_by="sources")
         self.check_facts(f"--sources is {','.join(self.sources)}", **self._facts())
         if self.depth is not None and self.skip_top >= self.depth:
             raise option_error("skip_top", self.skip_top, f"leaves no rank of --depth {self.depth}")

@@ -38,9 +38,8 @@ def auto(settings: Auto) -> Path:
     try:
         return _follow(path)
     except artifacts.DryRun:
-        console.note(
-            "auto: the stages after this one depend on its output; without --dry-run, they follow", code="later-stages"
-        )
+        text = "auto: the stages after this one depend on its output; without --dry-run, they follow"
+        console.note(text, code="later-stages")
         raise
 
 

@@ -167,7 +167,7 @@ def _of_file(settings: Compose, path: Path, manifests: Sequence[Sequence[Manifes
     depth = int(artifacts.read_manifest(path).options.get("depth", HITS))
     if "depth" in settings.given and settings.depth != depth:
         problem = f"{path} was tuned with {depth}; omit the option, or tune again"
-        raise option_error("depth", settings.depth, problem, code="tuned-with-other-option", expected=depth)
+        raise option_error("depth", settings.depth, problem, code="tuned-with-other-option")
     return _content(recipe, depth) | {"tuning": _evidence(tuned)}
 
 

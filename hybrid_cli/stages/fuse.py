@@ -280,7 +280,6 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
         path=output.path,
         queries=len(joined.qids),
         hits=written.counts["rows"],
-        common=common,
     )
 
 
@@ -288,9 +287,8 @@ def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
     """Return the mean share of the documents that the runs have in common; warn if there is none."""
     common = float(np.concatenate(shares).mean()) if shares else 0.0
     if shares and not common:
-        console.warn(
-            "the runs have no document in common; check that they are of one corpus", code="no-common-document"
-        )
+        problem = "the runs have no document in common; check that they are of one corpus"
+        console.warn(problem, code="no-common-document")
     return common
 
 
@@ -332,9 +330,9 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
     if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
         narrow, wide = min(spreads, key=lambda name: spreads[name]), max(spreads, key=lambda name: spreads[name])
         console.warn(
-            f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times "
-            f"that of {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use "
-            "--method minmax",
+            f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times that of "
+            f"{narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use --method "
+            "minmax",
             code="unequal-spread",
             run=wide,
             other=narrow,
@@ -452,7 +450,6 @@ def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned,
             console.warn(
                 f"{name}: none of its hits has a judgment; check that its documents are of this corpus",
                 code="no-judged-hit",
-                run=name,
             )
     choices, values = _measured(job, opened, qrels)
     values, alone, people = _corrected(values, alone, queries, list(job.runs))

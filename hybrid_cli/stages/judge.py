@@ -46,9 +46,8 @@ def judge(settings: Judge) -> Path:
         InputError: inputs cannot be used together, or a line of standard input is no answer.
     """
     if any(measure.family == ACCURACY for measure in parse_measures([settings.measure])):
-        raise option_error(
-            "measure", settings.measure, "needs answers in the texts; name a measure of judgments", code="needs-answers"
-        )
+        problem = "needs answers in the texts; name a measure of judgments"
+        raise option_error("measure", settings.measure, problem, code="needs-answers")
     files = _retriever(settings)
     of = None if files is not None and not settings.runs else settings.collection
     queries, corpora = _queries(settings, of, files), _corpora(of, files)
@@ -150,16 +149,12 @@ def _known(pooled: Sequence[Pool], texts: JudgedTexts) -> list[Pool]:
     """Return the pools of queries in the collection; refuse ids that a qrels file cannot store."""
     known = [pool for pool in pooled if pool.qid in texts.queries]
     if not known:
-        raise InputError(
-            "judge: no query of the runs is in the collection; pass its --split", code="other-queries", option="split"
-        )
+        problem = "judge: no query of the runs is in the collection; pass its --split"
+        raise InputError(problem, code="other-queries", option="split")
     for name in (name for pool in known for name in (pool.qid, *pool.docids)):
         if any(mark in name for mark in "\t\n\r"):
-            raise InputError(
-                f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it",
-                code="unsafe-name",
-                id=name,
-            )
+            problem = f"judge: the id {name!r} contains a tab or a line break; a qrels file cannot store it"
+            raise InputError(problem, code="unsafe-name", id=name)
     texts.check(dict.fromkeys(docid for pool in known for docid in pool.docids))
     return known
 
@@ -177,11 +172,8 @@ def _by_machine(
     journal = Journal.growing(machine_judging.journal_path(settings.output))
     try:
         if machine.name in _rankers(paths, files):
-            console.warn(
-                f"judge: {machine.name} ranked hits of the runs; a judge prefers its own ranking",
-                code="judge-ranks",
-                model=machine.name,
-            )
+            problem = f"judge: {machine.name} ranked hits of the runs; a judge prefers its own ranking"
+            console.warn(problem, code="judge-ranks", model=machine.name)
         asked = (((pool.qid, docid), question) for pool, docid, question in _questions(pooled, texts))
         session = machine_judging.MachineSession.of(machine, journal, asked)
         session.note_forecast()
@@ -264,9 +256,8 @@ def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
     else:
         return
     for evidence in compared.evidence(fused, judged):
-        console.note(
-            f"judge: {evidence_sentence('hybrid', compared.measure, evidence)}", code="evidence", **evidence.content()
-        )
+        text = f"judge: {evidence_sentence('hybrid', compared.measure, evidence)}"
+        console.note(text, code="evidence", **evidence.content())
 
 
 def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles | None, queries: Path) -> None:
@@ -303,16 +294,9 @@ def _note(settings: Judge, asked: Judging) -> None:
         weight=weight,
     )
     if session.exhausted():
-        console.note(
-            "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)",
-            code="all-judged",
-            option="depth",
-        )
+        text = "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)"
+        console.note(text, code="all-judged", option="depth")
     elif len(judged) >= session.stop_after:
         more = len(judged) + 10
-        console.note(
-            f"judge: enough queries are judged; --stop-after {more} continues",
-            code="enough-judged",
-            option="stop_after",
-            value=more,
-        )
+        text = f"judge: enough queries are judged; --stop-after {more} continues"
+        console.note(text, code="enough-judged", option="stop_after", value=more)

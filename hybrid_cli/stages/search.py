@@ -272,17 +272,15 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)
     without = float(plain["value"].sum()) / len(tuned.judged)  # type: ignore[arg-type]
     console.note(
-        f"search: {output.path}: {console.counted(query=len(queries), hit=len(run))}; "
-        f"{settings.measure} {figure(score)} with RM3 by cross-validation, {figure(without)} without, on "
-        f"{len(tuned.judged):,} judged queries",
+        f"search: {output.path}: {console.counted(query=len(queries), hit=len(run))}; {settings.measure} "
+        f"{figure(score)} with RM3 by cross-validation, {figure(without)} without, on {len(tuned.judged):,} judged "
+        "queries",
         code="written",
         path=output.path,
         queries=len(queries),
         hits=len(run),
-        judged=len(tuned.judged),
         measure=settings.measure,
         value=score,
-        without=without,
     )
 
 
@@ -403,7 +401,6 @@ def _valid(line: str) -> str:
     """Replace bytes that are not UTF-8, so that one query does not end all others."""
     valid = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if valid != line:
-        console.warn(
-            f"the query {valid.strip()!r} has bytes that are not valid UTF-8, which match nothing", code="not-utf-8"
-        )
+        problem = f"the query {valid.strip()!r} has bytes that are not valid UTF-8, which match nothing"
+        console.warn(problem, code="not-utf-8")
     return valid

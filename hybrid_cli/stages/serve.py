@@ -127,4 +127,4 @@ def _installed() -> Iterator[None]:
             raise
         extra = _PACKAGES[package]
         problem = f"serve: the package {package} is not installed; run: pip install 'hybrid_cli[{extra}]'"
-        raise HybridError(problem, code="missing-package", package=package) from None
+        raise HybridError(problem, code="missing-package") from None

@@ -14,7 +14,7 @@ from hybrid_cli.artifacts import Recorded
 from hybrid_cli.artifacts.indexes import ids_of, index_manifest, kind_in_words
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, named_indexes, retriever_at
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.files import text_lines
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import Update
@@ -79,7 +79,7 @@ def update(settings: Update) -> Path:
     if settings.prune:
         pruned = prune(files)
         names = ", ".join(map(str, pruned)) or "no earlier generations"
-        console.note(f"update: removed {names}", code="pruned", paths=pruned)
+        console.note(f"update: removed {names}", code="pruned")
     return folder
 
 
@@ -122,16 +122,10 @@ def _listed_ids(path: Path, known: pl.Series, of: Path) -> tuple[pl.Series, Reco
     ids = pl.Series("docid", text_lines(path), pl.String).unique(maintain_order=True)
     ids = ids.filter(ids != "")
     if len(unknown := ids.filter(~ids.is_in(known.implode()))):
-        raise InputError(
-            f"{path}: {console.counted(id=len(unknown))} not in {of} ('{unknown[0]}', ...); remove their lines",
-            code="unknown-id",
-            path=path,
-            index=of,
-            id=unknown[0],
-            count=len(unknown),
-        )
+        problem = f"{console.counted(id=len(unknown))} not in {of} ('{unknown[0]}', ...); remove their lines"
+        raise path_error(path, problem, code="unknown-id", index=of, id=unknown[0], count=len(unknown))
     if not len(ids):
-        raise InputError(f"{path}: contains no ids; write one per line", code="no-ids", path=path)
+        raise path_error(path, "contains no ids; write one per line", code="no-ids")
     if storage.fingerprint(path) != fingerprint:
         raise storage.replaced_error(path)
     return ids, Recorded(path, "file", fingerprint)
@@ -194,10 +188,5 @@ def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number
         with output.folder() as (work, counts):
             stored.write(work)
             counts |= made.counts
-    console.note(
-        f"update: {files.folder}: generation {number}; {', '.join(map(os.path.relpath, indexes))}",
-        code="written",
-        path=files.folder,
-        generation=number,
-        indexes=indexes,
-    )
+    text = f"update: {files.folder}: generation {number}; {', '.join(map(os.path.relpath, indexes))}"
+    console.note(text, code="written", path=files.folder, indexes=indexes)

@@ -166,9 +166,8 @@ def on_cluster(settings: Encode) -> Encode:
     if settings.ray_address is None:
         return settings
     if settings.device.startswith("cuda") and settings.dtype == "auto":
-        raise option_error(
-            "dtype", "auto", "depends on the GPUs of the cluster; pass fp32, bf16 or fp16", code="conflicting-options"
-        )
+        problem = "depends on the GPUs of the cluster; pass fp32, bf16 or fp16"
+        raise option_error("dtype", "auto", problem, code="conflicting-options")
     return settings.changed(device="cpu") if settings.device == "auto" else settings
 
 

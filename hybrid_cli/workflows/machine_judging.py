@@ -35,7 +35,7 @@ from hybrid_cli import console
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SUFFIX, Answer, Journal, Pair, now
 from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.console import plain
-from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.errors import HybridError, InputError, option_error, path_error
 from hybrid_cli.settings.analysis import TIMEOUT
 from hybrid_cli.storage import disk
 from hybrid_cli.threads import ThreadPool
@@ -343,16 +343,11 @@ class CommandJudge:
         finally:
             timer.cancel()
         if self._late:
-            raise InputError(
-                f"--command {self._command}: no answer after {self._timeout:g} seconds; pass a longer --timeout",
-                code="command-timeout",
-                option="command",
-                value=self._timeout,
-            )
+            problem = f"--command {self._command}: no answer after {self._timeout:g} seconds; pass a longer --timeout"
+            raise InputError(problem, code="command-timeout", option="command", value=self._timeout)
         if not answer:
-            raise InputError(
-                f"--command {self._command}: ended without an answer", code="command-ended", option="command"
-            )
+            problem = f"--command {self._command}: ended without an answer"
+            raise InputError(problem, code="command-ended", option="command")
         return answer
 
     def _end(self) -> None:
@@ -405,7 +400,7 @@ class RerankerJudge:
         grades = np.array([grade for _, grade in labelled])
         if len(grades) < _LEAST_LABELLED or not (grades <= 0).any() or not (grades > 0).any():
             reason = f"needs {_LEAST_LABELLED} judgments of people in the collection, of grade 0 and of others"
-            raise option_error("qrels", None, reason, code="too-few-judgments", found=len(grades))
+            raise option_error("qrels", None, reason, code="too-few-judgments")
         self._model, self._lock = load_reranker(model), threading.Lock()
         self.name = in_one_word(model.rstrip("/").rpartition("/")[2])
         scores = np.array([self._score(question) for question, _ in labelled])
@@ -448,12 +443,8 @@ def refuse_people(output: Path) -> None:
         return
     others = [rater for rater in raters_of(output) if not rater.startswith(MACHINE)]
     if others or (output.stat().st_size and not raters_of(output)):
-        raise InputError(
-            f"{output}: has judgments that no machine gave; name another output",
-            code="foreign-file",
-            path=output,
-            option="output",
-        )
+        problem = "has judgments that no machine gave; name another output"
+        raise path_error(output, problem, code="foreign-file", option="output")
 
 
 @dataclass
@@ -494,7 +485,6 @@ class MachineSession:
             + (f"; {known:,} answers are known" if known else ""),
             code="forecast",
             calls=len(waiting),
-            tokens=tokens,
             known=known,
         )
         cut = {docid for (_, docid), (_, question) in self.questions.items() if len(question.text) > LONGEST_TEXT}
@@ -557,13 +547,11 @@ class MachineSession:
             self.bad[pair] = str(error)
             self._in_a_row += 1
             if self._in_a_row >= _BAD_IN_A_ROW:
-                raise HybridError(
+                problem = (
                     f"judge: the last {self._in_a_row} answers of {self.judge.name} are unusable ({error}); use "
-                    "another model",
-                    code="unusable-answers",
-                    count=self._in_a_row,
-                    reason=str(error),
-                ) from None
+                    "another model"
+                )
+                raise HybridError(problem, code="unusable-answers") from None
 
     def _add(self, grades: Mapping[Pair, tuple[str, int]]) -> None:
         """Store grades by pair, with the keys of their questions."""
@@ -608,18 +596,11 @@ class MachineSession:
                 reasons=sorted(set(self.bad.values())),
             )
         if self.spent:
-            console.note(
-                f"judge: --max-calls is reached; the same command continues with {console.counted(hit=left)}",
-                code="max-calls",
-                option="max_calls",
-                left=left,
-            )
+            text = f"judge: --max-calls is reached; the same command continues with {console.counted(hit=left)}"
+            console.note(text, code="max-calls", option="max_calls")
         if grades and len(set(grades.values())) == 1:
-            console.warn(
-                f"{output}: every grade is {next(iter(grades.values()))}, which says nothing",
-                code="one-grade",
-                path=output,
-            )
+            problem = f"{output}: every grade is {next(iter(grades.values()))}, which says nothing"
+            console.warn(problem, code="one-grade", path=output)
 
     def _complete(self, grades: Mapping[Pair, int], rater: str) -> None:
         """Add the pairs whose question was answered for another pair, or whose last answer is to another question."""

@@ -153,12 +153,8 @@ class RecommendedPath:
         judged = self._judged(documents)
         if judged >= MIN_TRAIN_QUERIES:
             if self.settings.pseudo_queries is not None:
-                raise option_error(
-                    "pseudo_queries",
-                    None,
-                    f"not with {MIN_TRAIN_QUERIES} judged queries; omit it",
-                    code="option-does-not-apply",
-                )
+                problem = f"not with {MIN_TRAIN_QUERIES} judged queries; omit it"
+                raise option_error("pseudo_queries", None, problem, code="option-does-not-apply")
             folds = self.at("folds")
             self.run(Split(documents, split=[JUDGED], folds=FOLDS, output=folds, **self.given("seed")))
             dev = PurposeQueries(folds, "dev-1")
@@ -193,7 +189,6 @@ class RecommendedPath:
             f"\nauto: the first {length} tokens of a document, which the encoder reads, leave out {unread:.0%} of all "
             f"tokens: documents are {how}; to choose: --doc-max-len, --split-passages",
             code="passages-chosen" if split else "whole-documents",
-            unread=round(unread, 3),
             words=words,
         )
         if split:
@@ -240,12 +235,8 @@ class RecommendedPath:
             few = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count < FEWEST_QUERIES)
             if counts[kind] >= FEWEST_QUERIES:
                 if few:
-                    console.note(
-                        f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}",
-                        code="pseudo-queries-chosen",
-                        kind=kind,
-                        counts=counts,
-                    )
+                    text = f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}"
+                    console.note(text, code="pseudo-queries-chosen")
                 return kind
         left_out = ["training"] if judged else ["training", "report"]
         console.warn(
@@ -253,8 +244,6 @@ class RecommendedPath:
             + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
             f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train",
             code="few-pseudo-queries",
-            left_out=left_out,
-            counts=counts,
         )
         return None
 
@@ -298,9 +287,8 @@ class RecommendedPath:
             return self.settings.model
         if plan.train.collection != self.at("folds") and not self._trains_on_pseudo_queries:
             console.note(
-                f"\nauto: the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged queries; "
-                "pass --max-steps to train on pseudo-queries, which can make it worse "
-                "(docs/own-documents.md)",
+                f"\nauto: the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged "
+                "queries; pass --max-steps to train on pseudo-queries, which can make it worse (docs/own-documents.md)",
                 code="start-model-used",
                 option="max_steps",
                 queries=MIN_TRAIN_QUERIES,
