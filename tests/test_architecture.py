@@ -36,11 +36,11 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 42_200,
-    "files": 288,
+    "code lines": 41_250,
+    "files": 284,
     "commands": 38,
     "names of options": 240,
-    "conditions": 212,
+    "conditions": 204,
     "layers": 13,
     "test lines": 43_000,
 }
