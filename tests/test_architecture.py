@@ -36,8 +36,8 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 41_250,
-    "files": 284,
+    "code lines": 40_500,
+    "files": 276,
     "commands": 38,
     "names of options": 240,
     "conditions": 204,
