@@ -13,7 +13,7 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import index_manifest, recorded_model
 from hybrid_cli.artifacts.opening import open_index
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.settings import SearchOptions
@@ -47,7 +47,7 @@ class SearchedIndex:
         index = open_index(self.index, self.options.changed(device=device), vectors=vectors)
         if vectors is not None:
             return index.scorer(pl.DataFrame({"qid": qids.unique(maintain_order=True)}))
-        every = collection.read_queries(self.queries)
+        every = collections.read_queries(self.queries)
         return index.scorer(every.filter(pl.col("qid").is_in(qids.unique().implode())))
 
 

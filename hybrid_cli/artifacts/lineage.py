@@ -259,14 +259,14 @@ def _inputs(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordedFile:
     """A file behind a run, with the fingerprint that the run records."""
 
     path: Path
     fingerprint: str
 
 
-def queries_of(run: Path) -> Source | None:
+def queries_of(run: Path) -> RecordedFile | None:
     """Return the queries that a run was searched with; None if they are not recorded, or were moved or changed."""
     made = find_manifest(run)
     if made is None:
@@ -277,7 +277,7 @@ def queries_of(run: Path) -> Source | None:
     return _root(made)
 
 
-def _root(made: Manifest) -> Source | None:
+def _root(made: Manifest) -> RecordedFile | None:
     """Follow the recorded queries to the file before any attack or encoding."""
     path = made.input_path("queries")
     if path is None:
@@ -286,7 +286,7 @@ def _root(made: Manifest) -> Source | None:
     if not has_content(path, recorded):
         return None
     own = find_manifest(path)
-    return _root(own) if own is not None and own.stage in _OF_QUERIES and own.inputs else Source(path, recorded)
+    return _root(own) if own is not None and own.stage in _OF_QUERIES and own.inputs else RecordedFile(path, recorded)
 
 
 def texts_of(run: Path) -> Path | None:
@@ -321,7 +321,7 @@ def searched_indexes(runs: Iterable[Path]) -> list[Path]:
     return indexes if len({path.resolve() for path in indexes}) == len(indexes) else []
 
 
-def corpus_of(run: Path, of_texts: bool = False) -> Source | None:
+def corpus_of(run: Path, of_texts: bool = False) -> RecordedFile | None:
     """Return the corpus of the index behind a run; None if it is not recorded or gone, or shards have several.
 
     The corpus of a run of documents, whose passages were searched, is known for its texts only (`of_texts`): the same
@@ -332,7 +332,7 @@ def corpus_of(run: Path, of_texts: bool = False) -> Source | None:
     if by_document and not of_texts:
         return None
     if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
-        return Source(corpus, made.inputs["corpus"]["fingerprint"])
+        return RecordedFile(corpus, made.inputs["corpus"]["fingerprint"])
     for path in _existing(made, "run ") if made is not None else ():
         if (source := corpus_of(path, of_texts)) is not None:
             return source
@@ -342,7 +342,7 @@ def corpus_of(run: Path, of_texts: bool = False) -> Source | None:
         if index is not None and index.kind == Kind.RETRIEVER and (source := corpus_of(path, of_texts)) is not None:
             corpora.append(source)
         elif index is not None and (corpus := index.input_path("corpus")) is not None:
-            corpora.append(Source(corpus, index.inputs["corpus"]["fingerprint"]))
+            corpora.append(RecordedFile(corpus, index.inputs["corpus"]["fingerprint"]))
     one = len({source.fingerprint for source in corpora}) == 1  # shards may have one corpus each
     return corpora[0] if one else None
 

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import storage, words
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, Rows
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, checked_split
 from hybrid_cli.errors import path_error
@@ -109,7 +109,7 @@ class CollectionWriter:
         if not common:
             return 0
         ids = pl.Series("docid", sorted(common))
-        documents = collection.texts(self.folder, ids)
+        documents = collections.texts(self.folder, ids)
         queries = pl.read_parquet(self.folder / f"queries.{split}.parquet", columns=["qid", "text"], glob=False)
         both = documents.join(queries, left_on="docid", right_on="qid", suffix="_of_query").with_columns(
             pl.col("title", "text", "text_of_query").str.replace_all(r"\s+", " ").str.strip_chars()

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import console
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.draws import draw
 from hybrid_cli.evaluation.measures import with_ties, without_query
 from hybrid_cli.runs import Run, empty
@@ -50,7 +50,7 @@ def removes_query(judged: Path | None, split: str | None = None, advice: str = "
         split: split of the collection.
         advice: end of the note.
     """
-    count = 0 if judged is None else collection.queries_in_corpus(judged, split)
+    count = 0 if judged is None else collections.queries_in_corpus(judged, split)
     if count:
         queries = f"{judged}: {count:,} queries{f' of {split}' if split else ''} are documents of the corpus"
         note = f"{queries}; hits with the id of their query are removed{advice}"

@@ -11,7 +11,7 @@ import polars as pl
 import regex
 
 from hybrid_cli import console
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers import text_files
 from hybrid_cli.errors import path_error
 from hybrid_cli.lexical.analysis import LazyAnalyzer
@@ -145,7 +145,7 @@ def adversary(inputs: Inputs) -> Rewrite:
         inputs: inputs with the files `qrels`, `corpus`, and `synonyms`, `wordnet` or `groups`.
     """
     analyzer = LazyAnalyzer()
-    qrels = collection.read_qrels(inputs.files["qrels"]).join(inputs.queries, on="qid", how="semi")
+    qrels = collections.read_qrels(inputs.files["qrels"]).join(inputs.queries, on="qid", how="semi")
     relevant = _relevant_terms(qrels, inputs.files["corpus"], analyzer)
     synonyms = cache(thesaurus(inputs.files).synonyms)
 
@@ -163,7 +163,7 @@ def adversary(inputs: Inputs) -> Rewrite:
 def _relevant_terms(qrels: pl.DataFrame, corpus: Path, analyzer: LazyAnalyzer) -> dict[str, set[str]]:
     """Return the terms of all relevant documents of each query that has relevant documents."""
     pairs = qrels.filter(pl.col("relevance") >= 1)
-    documents = collection.texts(corpus, pairs["docid"])
+    documents = collections.texts(corpus, pairs["docid"])
     terms: dict[str, set[str]] = {}
     with console.progress("read relevant", len(documents), "documents") as advance:
         for block in documents.iter_slices(_DOCUMENTS_AT_ONCE):

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
 from hybrid_cli import artifacts
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SKIPPED, Answer, Journal, Pair, is_rater, now
 from hybrid_cli.collections.judgments import JournalJudgments
 from hybrid_cli.draws import draw
@@ -389,7 +389,7 @@ class Judging:
         if text is not None:
             return title, text
         for corpus in store.corpora:
-            for _, title, parts in collection.passages_of(corpus, pl.Series([docid])).iter_rows():
+            for _, title, parts in collections.passages_of(corpus, pl.Series([docid])).iter_rows():
                 return title, best_first(parts, query)
         return None
 

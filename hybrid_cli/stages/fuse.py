@@ -20,7 +20,7 @@ from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.artifacts.opening import limit_threads
 from hybrid_cli.artifacts.output import is_nested
 from hybrid_cli.artifacts.retrievers import check_indexes, index_paths, is_retriever, read_retriever
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import (
     check_overlap,
@@ -75,7 +75,7 @@ def fuse(settings: Fuse) -> Path:
     """
     settings = _with_split(_with_retriever(settings))
     job = FusionInputs.of(settings)
-    qrels = collection.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
+    qrels = collections.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
     if settings.qrels is not None and settings.machine is None:
         warn_raters(settings.qrels)
     parse_measures([settings.measure])
@@ -143,7 +143,7 @@ class FusionInputs:
         rule = "exact" if "exact" in rules else next(iter(rules))
         settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
         judged = settings.qrels
-        corpus = collection.corpus_path(judged) if judged is not None and judged.is_dir() else None
+        corpus = collections.corpus_path(judged) if judged is not None and judged.is_dir() else None
         belongs_together(named.values(), corpus=corpus, queries=True)
         exact = _exact_sources(named, families, settings)
         return cls(settings, named, families, exact, removes_query(settings.qrels, settings.split))
@@ -244,7 +244,7 @@ def _exact_sources(named: Mapping[str, Path], families: Sequence[MethodGrid], se
         if not weights_path(settings.weights):
             reason += "; or use --missing min (lowest score of the list), zero, ignore, or drop (only common documents)"
         raise option_error("index", None, reason, code="missing-option")
-    override = collection.queries_path(settings.queries, settings.split) if settings.queries is not None else None
+    override = collections.queries_path(settings.queries, settings.split) if settings.queries is not None else None
     return exact_sources(named, settings.index, override)
 
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.perturbations import synonyms, wordnet
@@ -38,7 +38,7 @@ def perturb(settings: Perturb) -> Path:
         MissingResource: a translation model is needed, and no path is given.
     """
     names = _names(settings)
-    queries = collection.queries_path(settings.collection, settings.split)
+    queries = collections.queries_path(settings.collection, settings.split)
     several = len(names) > 1 or not settings.output.suffix
     if several and settings.output.suffix == ".parquet":
         problem = f"{settings.output}: several attacks need a folder; pass --output without .parquet"
@@ -123,9 +123,9 @@ def _files(name: str, settings: Perturb) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for need in ATTACKS[name].needs:
         if need == "qrels":
-            files["qrels"] = collection.qrels_path(settings.collection, settings.split)
+            files["qrels"] = collections.qrels_path(settings.collection, settings.split)
         elif need == "corpus":
-            files["corpus"] = collection.corpus_path(settings.collection)
+            files["corpus"] = collections.corpus_path(settings.collection)
         elif need == "synonyms":
             files |= _synonyms(settings)
         elif settings.translation is not None:
@@ -156,7 +156,7 @@ def _options(name: str, settings: Perturb) -> dict[str, Any]:
 
 def _attack(name: str, files: Mapping[str, Path], settings: Perturb) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the perturbed queries and the counts of an attack."""
-    queries = collection.read_queries(files["queries"])
+    queries = collections.read_queries(files["queries"])
     inputs = Inputs(queries, {role: path for role, path in files.items() if role != "queries"}, settings)
     rewrite = _from_file(inputs) if "attacked" in files else ATTACKS[name].start(inputs)
     attacked = []
@@ -171,7 +171,7 @@ def _attack(name: str, files: Mapping[str, Path], settings: Perturb) -> tuple[pl
 def _from_file(inputs: Inputs) -> Rewrite:
     """Return the texts of a file; queries without a text in the file remain unchanged."""
     path = inputs.files["attacked"]
-    texts = dict(collection.read_queries(path).select("qid", "text").iter_rows())
+    texts = dict(collections.read_queries(path).select("qid", "text").iter_rows())
     if texts.keys().isdisjoint(inputs.queries["qid"]):
         first = next(iter(texts), None)
         raise path_error(path, f"contains none of the queries; its first id is {first}", code="other-queries", id=first)

@@ -10,7 +10,8 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Output, lineage
-from hybrid_cli.collections import collection, folds
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections import folds
 from hybrid_cli.collections.writer import clear
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Split
@@ -30,9 +31,9 @@ def split(settings: Split) -> Path:
     Raises:
         InputError: an unknown split, a query in two splits, or folds that do not fit the queries.
     """
-    corpus, names = collection.corpus_path(settings.collection), _names(settings)
-    files = {f"queries {name}": collection.queries_path(settings.collection, name) for name in names}
-    files |= {f"qrels {name}": collection.qrels_path(settings.collection, name) for name in names}
+    corpus, names = collections.corpus_path(settings.collection), _names(settings)
+    files = {f"queries {name}": collections.queries_path(settings.collection, name) for name in names}
+    files |= {f"qrels {name}": collections.qrels_path(settings.collection, name) for name in names}
     queries, qrels = _read(files, names)
     parts = _folds(queries, qrels, settings)
     inputs = {"corpus": corpus, **files, **({"folds": settings.folds_file} if settings.folds_file else {})}
@@ -48,7 +49,7 @@ def split(settings: Split) -> Path:
     with output.folder() as (work, counts):
         clear(work)
         artifacts.hard_link(corpus, work / corpus.name)
-        counts |= {"documents": collection.document_count(work), "queries": {}, "judgments": {}}
+        counts |= {"documents": collections.document_count(work), "queries": {}, "judgments": {}}
         counts |= {"queries_in_corpus": {}} if own else {}
         for name, qids in folds.splits(parts, settings.dev).items():
             counts["queries"][name] = _write(output, work / f"queries.{name}.parquet", Kind.QUERIES, queries, qids)
@@ -68,16 +69,16 @@ def split(settings: Split) -> Path:
 
 def _documents_among(queries: pl.DataFrame, files: dict[str, Path], corpus: Path) -> set[str]:
     """Return the queries that are documents of the corpus, of the splits that `prepare` marked."""
-    marked = [name for name in queries["split"].unique() if collection.queries_in_corpus(files[f"queries {name}"])]
+    marked = [name for name in queries["split"].unique() if collections.queries_in_corpus(files[f"queries {name}"])]
     if not marked:
         return set()
     asked = queries.filter(pl.col("split").is_in(marked))["qid"]
-    return set(asked.filter(asked.is_in(collection.docids(corpus).implode())))
+    return set(asked.filter(asked.is_in(collections.docids(corpus).implode())))
 
 
 def _names(settings: Split) -> list[str]:
     """Return the splits whose queries are divided."""
-    present = collection.splits(settings.collection)
+    present = collections.splits(settings.collection)
     if not present:
         problem = f"{settings.collection}: no split with judgments; create one with `hybrid prepare`"
         raise InputError(problem, code="no-judgments", path=settings.collection)
@@ -92,9 +93,9 @@ def _names(settings: Split) -> list[str]:
 def _read(files: dict[str, Path], names: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return queries and qrels of all splits; judgments of other queries are left out."""
     queries = pl.concat(
-        collection.read_queries(files[f"queries {name}"]).with_columns(split=pl.lit(name)) for name in names
+        collections.read_queries(files[f"queries {name}"]).with_columns(split=pl.lit(name)) for name in names
     )
-    qrels = pl.concat(collection.read_qrels(files[f"qrels {name}"]) for name in names)
+    qrels = pl.concat(collections.read_qrels(files[f"qrels {name}"]) for name in names)
     repeated = queries.filter(pl.col("qid").is_duplicated())
     if len(repeated):
         qid = repeated["qid"][0]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from hybrid_cli import artifacts, console
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.options import PseudoQueries
 from hybrid_cli.collections.pseudo_queries import count_usable
 from hybrid_cli.collections.source import Document, Location, Source
@@ -147,7 +147,7 @@ class RecommendedPath:
         """
         documents, pseudo = self.at("collection"), self.at("pseudo")
         self._import(documents)
-        texts = collection.scan(documents).select(pl.concat_str("title", "text").str.strip_chars().alias("text"))
+        texts = collections.scan(documents).select(pl.concat_str("title", "text").str.strip_chars().alias("text"))
         if texts.filter(pl.col("text") != "").head(1).collect().is_empty():
             raise path_error(documents, "every document is empty; check the source", code="no-text")
         judged = self._judged(documents)
@@ -206,7 +206,7 @@ class RecommendedPath:
         from hybrid_cli.encoders.models import open_encoder  # imports torch
         from hybrid_cli.workflows.encoding import unread_share
 
-        total = collection.document_count(documents)
+        total = collections.document_count(documents)
         encoder = open_encoder(resolve(self.settings.model), overrides={"doc_max_len": self.document_length})
         return unread_share(documents, encoder, total) if total and hasattr(encoder, "unread_tokens") else None
 
@@ -225,7 +225,7 @@ class RecommendedPath:
 
         Without such a kind, warn about what is left out.
         """
-        titled = collection.scan(documents).select((pl.col("title").str.strip_chars() != "").mean()).collect().item()
+        titled = collections.scan(documents).select((pl.col("title").str.strip_chars() != "").mean()).collect().item()
         kinds: list[PseudoQueries] = ["sentence", "first-sentence", "heading"]
         kinds.insert(0 if titled > 0.5 else len(kinds), "title")
         source = Source(documents.name, lambda: _documents(documents))
@@ -258,7 +258,7 @@ class RecommendedPath:
         given, passages = self.settings, self.given("split_passages", "passage_stride")
         passages |= {"split_passages": words} if words else {}
         if pseudo and self._passage_words:  # the passages give queries, and are relevant to them
-            parts = collection.parts(self.at("collection"))
+            parts = collections.parts(self.at("collection"))
             return PrepareFiles(parts, pseudo_queries=pseudo, output=output, **self.given("seed"))
         if pseudo:
             rows = self.given("seed", "on_error", "on_duplicate", "document_columns", "header", "quoted")
@@ -272,7 +272,7 @@ class RecommendedPath:
     def _judged(self, documents: Path) -> int:
         if self.settings.qrels is None:
             return 0
-        qrels = collection.read_qrels(collection.qrels_path(documents, JUDGED))
+        qrels = collections.read_qrels(collections.qrels_path(documents, JUDGED))
         if not (qrels["relevance"] > 0).any():
             raise path_error(self.settings.qrels, "has no judgment above 0", code="no-judgments")
         return qrels["qid"].n_unique()
@@ -370,6 +370,6 @@ class RecommendedPath:
 
 def _documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a collection."""
-    for batch in collection.documents(path):
+    for batch in collections.documents(path):
         for row in batch.to_pylist():
             yield Document(row["docid"], row["title"], row["text"], Location(path, 0, "document"))
