@@ -333,13 +333,8 @@ def _difference(summary: Summary, best: str, other: str, p: float) -> str:
         return f"{other} has the same mean."
     if isnan(p):
         return f"{more}; a single query does not allow a significance test."
-    if p < settings["alpha"]:
-        return f"{more}, a significant difference ({_p(p)}, corrected)."
-    return f"{more}, which is not significant ({_p(p)}, corrected)."
-
-
-def _p(p: float) -> str:
-    return "p < .001" if p < 0.001 else f"p = {figure(p, 3)}"
+    verdict = "a significant difference" if p < settings["alpha"] else "which is not significant"
+    return f"{more}, {verdict} ({'p < .001' if p < 0.001 else f'p = {figure(p, 3)}'}, corrected)."
 
 
 def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
