@@ -24,7 +24,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import mining
 from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Tally
-from hybrid_cli.training.options import RANDOM, Source
+from hybrid_cli.training.options import RANDOM, NegativeSource
 
 
 @pytest.fixture(scope="module")
@@ -184,16 +184,16 @@ def settings_of(**options: Any) -> MineNegatives:
 @pytest.mark.parametrize(
     ("options", "plan"),
     [
-        ({"index": "bm25"}, [Source("bm25", 8)]),
-        ({"sources": "random", "negatives": 3}, [Source(RANDOM, 3)]),
-        ({"sources": "bm25:6, random:2", "index": "bm25"}, [Source("bm25", 6), Source(RANDOM, 2)]),
-        ({"sources": ["bm25:6", "random:2"], "index": "bm25"}, [Source("bm25", 6), Source(RANDOM, 2)]),
-        ({"sources": "run:out/dense.parquet:4"}, [Source("dense", 4, Path("out/dense.parquet"))]),
-        ({"sources": "run:out/bm25.parquet:4"}, [Source("run:bm25", 4, Path("out/bm25.parquet"))]),
+        ({"index": "bm25"}, [NegativeSource("bm25", 8)]),
+        ({"sources": "random", "negatives": 3}, [NegativeSource(RANDOM, 3)]),
+        ({"sources": "bm25:6, random:2", "index": "bm25"}, [NegativeSource("bm25", 6), NegativeSource(RANDOM, 2)]),
+        ({"sources": ["bm25:6", "random:2"], "index": "bm25"}, [NegativeSource("bm25", 6), NegativeSource(RANDOM, 2)]),
+        ({"sources": "run:out/dense.parquet:4"}, [NegativeSource("dense", 4, Path("out/dense.parquet"))]),
+        ({"sources": "run:out/bm25.parquet:4"}, [NegativeSource("run:bm25", 4, Path("out/bm25.parquet"))]),
     ],
     ids=str,
 )
-def test_sources_are_parsed(options: dict[str, Any], plan: list[Source]) -> None:
+def test_sources_are_parsed(options: dict[str, Any], plan: list[NegativeSource]) -> None:
     assert settings_of(**options).plan() == plan
 
 
@@ -217,7 +217,7 @@ def run_of(examples: pl.DataFrame, depth: int = DEPTH) -> pl.DataFrame:
 
 def drawn(
     examples: pl.DataFrame,
-    sources: list[Source],
+    sources: list[NegativeSource],
     *,
     prob: float = 1.0,
     seed: int = 1,
@@ -263,7 +263,7 @@ def test_a_judged_relevant_document_is_never_drawn_and_none_is_drawn_twice(
     pairs: list[tuple[str, int]], count: int, random: int, seed: int
 ) -> None:
     examples = examples_of(*((qid, f"d{number}") for qid, number in pairs))
-    sources = [Source("bm25", count), *([Source(RANDOM, random)] if random else [])]
+    sources = [NegativeSource("bm25", count), *([NegativeSource(RANDOM, random)] if random else [])]
     chosen, _ = drawn(examples, sources, seed=seed)
     relevant = set(examples.select("qid", "docid").iter_rows())
     assert not relevant & set(chosen.select("qid", "docid").iter_rows())
@@ -273,7 +273,7 @@ def test_a_judged_relevant_document_is_never_drawn_and_none_is_drawn_twice(
 
 def test_a_draw_depends_on_its_own_query_and_the_seed_only() -> None:
     pairs = [(f"q{number}", f"d{number % 7}") for number in range(30)]
-    sources = [Source("bm25", 4), Source(RANDOM, 2)]
+    sources = [NegativeSource("bm25", 4), NegativeSource(RANDOM, 2)]
     whole = as_sets(drawn(examples_of(*pairs), sources, prob=0.7)[0], examples_of(*pairs))
     turned = as_sets(drawn(examples_of(*pairs[::-1]), sources, prob=0.7)[0], examples_of(*pairs[::-1]))
     alone = as_sets(drawn(examples_of(pairs[5]), sources, prob=0.7)[0], examples_of(pairs[5]))
@@ -285,13 +285,13 @@ def test_a_draw_depends_on_its_own_query_and_the_seed_only() -> None:
 
 def test_two_positives_of_a_query_get_different_draws() -> None:
     examples = examples_of(("q", "d50"), ("q", "d51"))
-    found = as_sets(drawn(examples, [Source("bm25", 8)])[0], examples)
+    found = as_sets(drawn(examples, [NegativeSource("bm25", 8)])[0], examples)
     assert set(found[("q", "d50")]) != set(found[("q", "d51")])
 
 
 def test_a_filter_changes_no_other_draw() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(50)))
-    free, filtered = (drawn(examples, [Source("bm25", 3)], max_score=bound)[0] for bound in (99, 18))
+    free, filtered = (drawn(examples, [NegativeSource("bm25", 3)], max_score=bound)[0] for bound in (99, 18))
     kept = free.join(run_of(examples), on=["qid", "docid"]).filter(pl.col("score") <= 18)
     assert len(kept)
     assert len(kept.join(filtered, on=["example", "docid"], how="anti")) == 0
@@ -300,7 +300,7 @@ def test_a_filter_changes_no_other_draw() -> None:
 def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
     large = pl.Series("docid", [f"d{number}" for number in range(1000)])
     examples = examples_of(*((f"q{number}", "d0") for number in range(5000)))
-    chosen, _ = drawn(examples, [Source(RANDOM, 4)], corpus=large)
+    chosen, _ = drawn(examples, [NegativeSource(RANDOM, 4)], corpus=large)
     counts = np.bincount(chosen["docid"].str.slice(1).cast(pl.Int64).to_numpy(), minlength=1000)
     expected = 4 * 5000 / 999
     assert counts[0] == 0
@@ -310,7 +310,7 @@ def test_random_documents_are_drawn_uniformly_from_the_corpus() -> None:
 @pytest.mark.parametrize("prob", [0, 0.3])
 def test_prob_is_the_fraction_of_negatives_from_the_source(prob: float) -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(2000)))
-    chosen, tally = drawn(examples, [Source("bm25", 5)], prob=prob)
+    chosen, tally = drawn(examples, [NegativeSource("bm25", 5)], prob=prob)
     assert (chosen["source"] == "bm25").mean() == pytest.approx(prob, abs=5 * (prob * (1 - prob) / 10_000) ** 0.5)
     assert (chosen.group_by("example").len()["len"] == 5).all()
     assert tally.counts[RANDOM][REPLACEMENTS] == 0, "requested, not a replacement"
@@ -318,7 +318,7 @@ def test_prob_is_the_fraction_of_negatives_from_the_source(prob: float) -> None:
 
 def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
     examples = examples_of(*((f"q{number}", "d199") for number in range(3000)))
-    chosen, _ = drawn(examples, [Source("bm25", 3)], skip_top=5)
+    chosen, _ = drawn(examples, [NegativeSource("bm25", 3)], skip_top=5)
     counts = chosen.group_by("docid").len()
     expected = 3 * 3000 / (DEPTH - 5)
     assert set(counts["docid"]) == {f"d{rank - 1}" for rank in range(6, DEPTH + 1)}
@@ -327,7 +327,7 @@ def test_every_rank_between_skip_top_and_depth_is_drawn_equally_often() -> None:
 
 def test_quotas_are_exact_and_sources_are_mixed_within_a_list() -> None:
     examples = examples_of(*((f"q{number}", "d0") for number in range(100)))
-    chosen, _ = drawn(examples, [Source("bm25", 6), Source("dense", 3), Source(RANDOM, 2)])
+    chosen, _ = drawn(examples, [NegativeSource("bm25", 6), NegativeSource("dense", 3), NegativeSource(RANDOM, 2)])
     per_list = chosen.group_by("example", "source").len().pivot("source", index="example", values="len")
     assert set(per_list.select("bm25", "dense", RANDOM).iter_rows()) == {(6, 3, 2)}
     assert set(chosen.group_by("example", maintain_order=True).first()["source"]) == {"bm25", "dense", RANDOM}
@@ -335,7 +335,7 @@ def test_quotas_are_exact_and_sources_are_mixed_within_a_list() -> None:
 
 def test_a_short_pool_is_filled_from_the_corpus_and_counted() -> None:
     examples = examples_of(("q", "d0"))
-    chosen, tally = drawn(examples, [Source("bm25", 5)], depth=4)
+    chosen, tally = drawn(examples, [NegativeSource("bm25", 5)], depth=4)
     assert sorted(chosen.filter(source="bm25")["docid"]) == ["d1", "d2", "d3"]
     assert len(chosen.filter(source=RANDOM)) == 2
     assert tally.counts["bm25"][SHORT] == 1
@@ -344,7 +344,7 @@ def test_a_short_pool_is_filled_from_the_corpus_and_counted() -> None:
 
 
 def test_a_corpus_that_is_too_small_gives_a_short_list_that_is_counted() -> None:
-    chosen, tally = drawn(examples_of(("q", "d0")), [Source("bm25", 5)], depth=2, corpus=CORPUS.head(4))
+    chosen, tally = drawn(examples_of(("q", "d0")), [NegativeSource("bm25", 5)], depth=2, corpus=CORPUS.head(4))
     assert sorted(chosen["docid"]) == ["d1", "d2", "d3"]
     assert tally.counts[RANDOM][SHORT] == 1
     assert tally.counts[RANDOM][REPLACEMENTS] == len(chosen.filter(source=RANDOM)) == 2, "drawn, not wanted"
@@ -352,11 +352,11 @@ def test_a_corpus_that_is_too_small_gives_a_short_list_that_is_counted() -> None
 
 def test_each_filter_counts_what_it_drops() -> None:
     examples = examples_of(("q", "d3"))
-    _, tally = drawn(examples, [Source("bm25", 2)], relative_margin=0.5, max_score=15)
+    _, tally = drawn(examples, [NegativeSource("bm25", 2)], relative_margin=0.5, max_score=15)
     # Scores 20 to 1; the positive d3 has 17. Maximum score 15 drops 20, 19, 18, 16; margin 0.5 (8.5) drops 15 to 9.
     counts = tally.counts["bm25"]
     assert [counts[name] for name in ("judged relevant", "max score", "relative margin")] == [1, 4, 7]
-    _, tally = drawn(examples_of(("q", "d150")), [Source("bm25", 2)], relative_margin=0.95)
+    _, tally = drawn(examples_of(("q", "d150")), [NegativeSource("bm25", 2)], relative_margin=0.95)
     assert tally.counts["bm25"]["relative margin"] == DEPTH, "a positive that was not retrieved"
 
 

@@ -184,7 +184,7 @@ def test_best_weights_later_than_the_checkpoint_are_not_used_after_a_kill(
     options = {**plan, "max_steps": 3, "model": str(tiny_bert), "dev": examples}
     save, best = loop.save_checkpoint, [0.1, 0.2, 0.3]
 
-    def then_stop(work: Path, model: Any, optimizer: Any, scaler: Any, state: loop.State) -> None:
+    def then_stop(work: Path, model: Any, optimizer: Any, scaler: Any, state: loop.Progress) -> None:
         if state.step == 2:
             raise Stop
         save(work, model, optimizer, scaler, state)

@@ -63,9 +63,9 @@ from hybrid_cli.training.options import (
     LambdaEncoder,
     LambdaLoss,
     Mining,
+    NegativeSource,
     Pretraining,
     RerankerLoss,
-    Source,
     SparseLoss,
     mining_depth,
 )
@@ -498,7 +498,7 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
     def _facts(self) -> dict[str, Any]:
         return {} if any(source.name != RANDOM for source in self.plan()) else {"source": RANDOM}
 
-    def plan(self) -> list[Source]:
+    def plan(self) -> list[NegativeSource]:
         """Return the sources with their numbers of negatives.
 
         Raises:
@@ -532,7 +532,7 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
         return {**super().recorded(**self._facts(), **facts), "sources": counts}
 
 
-def _source(item: str, default: int | None) -> Source:
+def _source(item: str, default: int | None) -> NegativeSource:
     name, number = _numbered(item)
     count = default if number is None else number
     prefix, _, path = name.partition(":")
@@ -543,11 +543,11 @@ def _source(item: str, default: int | None) -> Source:
         reason = f"needs a number of negatives between 1 and {LARGEST}, as in bm25:6,random:2"
         raise option_error("sources", item, reason)
     if name in (BM25, RANDOM):
-        return Source(name, count)
+        return NegativeSource(name, count)
     if prefix == GIVEN_FILE:
-        return Source(GIVEN_FILE, count, given=Path(path))
+        return NegativeSource(GIVEN_FILE, count, given=Path(path))
     stem = Path(path).stem
-    return Source(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
+    return NegativeSource(f"{RUN}:{stem}" if stem in (BM25, RANDOM) else stem, count, Path(path))
 
 
 def _is_given(item: str) -> bool:

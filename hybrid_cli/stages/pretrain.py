@@ -17,7 +17,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import prefetch
-from hybrid_cli.training.loop import Job, State, Validator
+from hybrid_cli.training.loop import Job, Progress, Validator
 from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner
 from hybrid_cli.workflows.session import Session
 
@@ -74,6 +74,6 @@ def _contract(start: Path, settings: Pretrain) -> Contract:
     return contract.changed(pooling="cls", normalize=False) if settings.cocondenser else contract
 
 
-def _gain(state: State) -> str:
+def _gain(state: Progress) -> str:
     values = [value for _, name, value in state.curve if name == "held_out_mlm"]
     return f", held-out loss {values[0]:.2f} -> {values[-1]:.2f}" if values else ""

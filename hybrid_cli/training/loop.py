@@ -193,7 +193,7 @@ def steps_of(plan: Optimization, examples: int) -> int:
     return min(plan.max_steps or sys.maxsize, epoch_steps(plan, examples) * passes(plan))
 
 
-def train(job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[Callback] = ()) -> State:
+def train(job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[Callback] = ()) -> Progress:
     """Train the model of a learner in place, and load the weights of the best validation or of the last step.
 
     Each step seeds its random numbers from (seed, step), so that a run resumed from a checkpoint ends with the same
@@ -222,7 +222,7 @@ def train(job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[C
 
 
 class _Loop(Generic[Batch]):
-    """State and steps of a training; see `train`."""
+    """Progress and steps of a training; see `train`."""
 
     def __init__(self, job: Job[Batch], plan: Optimization, work: Path, callbacks: Sequence[Callback]):
         self.job, self.plan, self.work, self.callbacks = job, plan, work, callbacks
@@ -232,7 +232,7 @@ class _Loop(Generic[Batch]):
         self.every = (job.validator.every if job.validator else None) or max(1, job.steps // VALIDATIONS)
         self.log_steps = CPU_LOG_STEPS if next(self.model.parameters()).device.type == "cpu" else LOG_STEPS
         self.pending: list[tuple[int, list[Terms]]] = []
-        self.state = State()
+        self.state = Progress()
 
     def resume(self, ends: ExitStack) -> None:
         """Load the checkpoint of an interrupted training; else validate the model before the training.
@@ -277,7 +277,7 @@ class _Loop(Generic[Batch]):
             for callback in self.callbacks:
                 callback.on_checkpoint(state.step)
 
-    def finished(self) -> State:
+    def finished(self) -> Progress:
         """Load the weights that are kept, and measure them; return the state."""
         if parallel.rank() or not load_best(self.work, self.model, self.state):
             self.state.best_step = self.state.step
@@ -417,7 +417,7 @@ class Trainer(Generic[Batch]):
         return self.scaler.scale(loss / self.plan.accumulate)
 
 
-def write_curve(folder: Path, state: State, stage: str) -> None:
+def write_curve(folder: Path, state: Progress, stage: str) -> None:
     """Write the learning curve: step, name, value."""
     steps, names, values = zip(*state.curve, strict=True)
     table = pa.table({"step": steps, "name": names, "value": values})
@@ -432,7 +432,7 @@ _BUFFER = 1 << 20  # bytes; PyTorch writes four pieces for each tensor
 
 
 @dataclass
-class State:
+class Progress:
     """Progress of a training: completed steps, learning curve, best dev value, its step, checksum of its weights."""
 
     step: int = 0
@@ -443,7 +443,7 @@ class State:
 
 
 def save_checkpoint(
-    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: State
+    work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, state: Progress
 ) -> None:
     """Replace the checkpoint in `work` atomically; remove best weights that are not its own."""
     with storage.replacing(work / layout.CHECKPOINT) as scratch:
@@ -461,7 +461,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     work: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
-) -> State:
+) -> Progress:
     """Load the checkpoint in `work`, if there is one, and return its progress.
 
     Raises:
@@ -471,7 +471,7 @@ def load_checkpoint(
     folder = work / layout.CHECKPOINT
     storage.restore(folder)
     if not folder.exists():
-        return State()
+        return Progress()
     stored = folder / layout.CHECKSUM
     written = read_bytes(stored).decode("ascii", "replace") if stored.is_file() else None
     _refuse_damage(folder, written, storage.hash_folder(folder, (layout.CHECKSUM,)))
@@ -482,7 +482,7 @@ def load_checkpoint(
         optimizer.load_state_dict(saved["optimizer"])
         scaler.load_state_dict(saved["scaler"])
         fields = read_json(folder / layout.STATE)
-        return State(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
+        return Progress(**{**fields, "curve": [tuple(row) for row in fields["curve"]]})
     except HybridError:
         raise
     except Exception as error:  # foreign pickles raise every class
@@ -491,7 +491,7 @@ def load_checkpoint(
         raise path_error(folder, problem, code="checkpoint-of-another-version") from None
 
 
-def save_best(work: Path, model: nn.Module, state: State) -> None:
+def save_best(work: Path, model: nn.Module, state: Progress) -> None:
     """Store the weights of `state.best_step` as the best so far, next to those of the checkpoint."""
     with storage.replacing(_best(work, state)) as scratch:
         with disk.by_name(scratch) as file:
@@ -499,7 +499,7 @@ def save_best(work: Path, model: nn.Module, state: State) -> None:
         state.best_checksum = storage.fingerprint(scratch)
 
 
-def load_best(work: Path, model: nn.Module, state: State) -> bool:
+def load_best(work: Path, model: nn.Module, state: Progress) -> bool:
     """Load the best weights; return whether any were stored.
 
     Raises:
@@ -525,7 +525,7 @@ def _load(model: nn.Module, file: Path) -> None:
     load_model(model, str(file), strict=all(weight.requires_grad for weight in model.parameters()))
 
 
-def _best(work: Path, state: State) -> Path:
+def _best(work: Path, state: Progress) -> Path:
     return work / layout.BEST_WEIGHTS.format(state.best_step)
 
 

@@ -28,7 +28,7 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.accuracy import matcher, passage_form
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.runs import Run
-from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, Mining, Source
+from hybrid_cli.training.options import BM25, GIVEN_FILE, RANDOM, Mining, NegativeSource
 
 SHORT, REPLACEMENTS = "short lists", "drawn in place of other sources"  # counts of a tally
 
@@ -64,7 +64,9 @@ def seeds_of(examples: pl.DataFrame, seed: int, source: str) -> Keys:
     return np.array([draws.draw(seed, source, qid, docid) for qid, docid in ids], dtype=np.uint64)
 
 
-def quotas(sources: Sequence[Source], examples: pl.DataFrame, prob: float, seed: int) -> dict[str, NDArray[np.int64]]:
+def quotas(
+    sources: Sequence[NegativeSource], examples: pl.DataFrame, prob: float, seed: int
+) -> dict[str, NDArray[np.int64]]:
     """Return the number of negatives that each example takes from each source.
 
     Args:
@@ -332,7 +334,7 @@ class Miner:
     """
 
     collection: Path
-    plan: Sequence[Source]
+    plan: Sequence[NegativeSource]
     how: Mining
     queries: pl.DataFrame
     open_index: Callable[[], LexicalIndex] | None

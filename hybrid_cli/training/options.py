@@ -206,7 +206,7 @@ class Flops:
 
 
 @dataclass(frozen=True)
-class Source:
+class NegativeSource:
     """A source of negatives.
 
     Attributes:

@@ -25,7 +25,7 @@ from hybrid_cli.training import losses, parallel
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.callbacks import open_callback, open_tracker
 from hybrid_cli.training.dev_set import DevValidation, validator
-from hybrid_cli.training.loop import Callback, Job, State, Validator, epoch_steps, steps_of, train, write_curve
+from hybrid_cli.training.loop import Callback, Job, Progress, Validator, epoch_steps, steps_of, train, write_curve
 from hybrid_cli.training.teachers import SHARD_PAIRS, FrozenEncoder, ScoredExamples, TeacherScores, Texts, stored_scores
 
 _MINED_AT_CHECKPOINTS = ("dynamic_negatives",)
@@ -74,7 +74,7 @@ class Session:
         self._epoch_steps: int | None = None
         self.up_to_date = self._output.up_to_date
 
-    def train(self, prepare: Callable[[Path], Job[Any]], device: str | None = None) -> State:
+    def train(self, prepare: Callable[[Path], Job[Any]], device: str | None = None) -> Progress:
         """Run the loop and write the encoder with its learning curve.
 
         Args:
@@ -111,7 +111,7 @@ class Session:
         """Seed PyTorch, directly before a stage makes new weights."""
         torch.manual_seed(self._settings.seed)
 
-    def note(self, state: State, *data: str, **counts: int) -> None:
+    def note(self, state: Progress, *data: str, **counts: int) -> None:
         """Print the output, facts and counts of its training data, and the steps."""
         facts = ", ".join([*data, console.counted(**counts, step=state.step)])
         if state.step and not state.best_step:
