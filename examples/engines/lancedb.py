@@ -25,7 +25,7 @@ from hybrid_cli.exports.engine import (
     TIES,
     Formula,
     Fusion,
-    Live,
+    OpenCollection,
     Query,
     Tables,
     Translation,
@@ -155,7 +155,7 @@ class LanceDB(Tables):
             ask="python ask.py FOLDER",
         )
 
-    def connect(self, address: str) -> Live:
+    def connect(self, address: str) -> OpenCollection:
         """See `Engine`."""
         return _Table(address)
 
@@ -178,11 +178,11 @@ class _Table:
             raise no_collection("lancedb", address, NAME) from None
 
     def count(self) -> int:
-        """See `Live`."""
+        """See `OpenCollection`."""
         return int(self._table.count_rows())
 
     def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
-        """See `Live`."""
+        """See `OpenCollection`."""
         from lancedb.rerankers import LinearCombinationReranker, RRFReranker
 
         ranker = RRFReranker(request["K"]) if "K" in request else LinearCombinationReranker(request["weight"])
@@ -197,4 +197,4 @@ class _Table:
         return [(hit["docid"], hit["_relevance_score"]) for hit in hits[: request["limit"]]]
 
     def close(self) -> None:
-        """See `Live`."""
+        """See `OpenCollection`."""

@@ -20,7 +20,7 @@ from hybrid_cli.exports.engine import (
     TIMEOUT,
     Formula,
     Fusion,
-    Live,
+    OpenCollection,
     Query,
     Tables,
     Translation,
@@ -132,7 +132,7 @@ class Milvus(Tables):
             ask="python ask.py FILE.db",
         )
 
-    def connect(self, address: str) -> Live:
+    def connect(self, address: str) -> OpenCollection:
         """See `Engine`."""
         return _Collection(address)
 
@@ -183,12 +183,12 @@ class _Collection:
             raise refusal("milvus", self.address, one_line(error)) from None
 
     def count(self) -> int:
-        """See `Live`."""
+        """See `OpenCollection`."""
         answer = self._asked(lambda: self._client.query(self.name, filter="", output_fields=["count(*)"]))
         return int(answer[0]["count(*)"])
 
     def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
-        """See `Live`."""
+        """See `OpenCollection`."""
         lists = [self._list(each) for each in request["search"]]
         params = request["rerank"]["params"]
         ranker = (
@@ -205,5 +205,5 @@ class _Collection:
         )
 
     def close(self) -> None:
-        """See `Live`."""
+        """See `OpenCollection`."""
         self._client.close()

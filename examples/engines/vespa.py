@@ -20,8 +20,8 @@ from hybrid_cli.exports.engine import (
     Engine,
     Formula,
     Fusion,
-    Live,
     Nearest,
+    OpenCollection,
     Query,
     Server,
     Translation,
@@ -79,7 +79,7 @@ class Vespa(Engine):
         disk.write_text(schemas / "document.sd", _schema(served))
         disk.write_text(folder / APPLICATION / "services.xml", _SERVICES)
 
-    def connect(self, address: str) -> Live:
+    def connect(self, address: str) -> OpenCollection:
         """See `Engine`."""
         return _Container(address)
 
@@ -96,17 +96,17 @@ class _Container:
         self._server = Server("vespa", address)
 
     def count(self) -> int:
-        """See `Live`."""
+        """See `OpenCollection`."""
         everything = {"yql": "select * from document where true limit 0"}
         return int(self._server.ask("/search/", everything)["root"]["fields"]["totalCount"])
 
     def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
-        """See `Live`."""
+        """See `OpenCollection`."""
         hits = self._server.ask("/search/", request)["root"].get("children", [])
         return [(hit["fields"]["docid"], hit["relevance"]) for hit in hits]
 
     def close(self) -> None:
-        """See `Live`."""
+        """See `OpenCollection`."""
 
 
 def _schema(served: Served) -> str:

@@ -23,7 +23,7 @@ from hybrid_cli.evaluation.measures import evaluate_run, mean_of, without_query
 from hybrid_cli.evaluation.options import Significance
 from hybrid_cli.evaluation.significance import bootstrap
 from hybrid_cli.exports.documents import Served
-from hybrid_cli.exports.engine import ENGINES, Engine, Field, Formula, Fusion, Live, Translation
+from hybrid_cli.exports.engine import ENGINES, Engine, Field, Formula, Fusion, OpenCollection, Translation
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.passages import MAX, NO_GROUPS
@@ -248,7 +248,7 @@ def _translated(files: RetrieverFiles, engine: Engine) -> tuple[Served, Translat
     return served, translation
 
 
-def _asked(live: Live, translation: Translation, served: Served, queries: pl.DataFrame) -> pl.DataFrame:
+def _asked(live: OpenCollection, translation: Translation, served: Served, queries: pl.DataFrame) -> pl.DataFrame:
     """Return the run of an engine, in its order of the hits."""
     encoders = {name: query_encoder(index) for name, index in served.dense.items()}
     table, hits = served.queries(queries, encoders), list[dict[str, Any]]()

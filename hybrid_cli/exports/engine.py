@@ -166,7 +166,7 @@ NAME = "documents"  # of a collection, an index or a table, in the commands of e
 TIMEOUT = 10.0  # seconds of one request
 
 
-class Live(Protocol):
+class OpenCollection(Protocol):
     """An open collection of an engine.
 
     Raises:
@@ -308,7 +308,7 @@ class Engine(ABC):
                 named = {name: query[name] for name in ("qid", "text", "terms")}
                 write_line(file, {**named, "request": request(query)})
 
-    def connect(self, address: str) -> Live:
+    def connect(self, address: str) -> OpenCollection:
         """Connect to a collection that was loaded from an export.
 
         Args:

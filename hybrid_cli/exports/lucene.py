@@ -170,7 +170,7 @@ class _Lucene(engine.Engine):
             differences.append("An inner product s below 0 scores 1 / (1 - s), not s + 1.")
         return differences
 
-    def connect(self, address: str) -> engine.Live:
+    def connect(self, address: str) -> engine.OpenCollection:
         """See `Engine`."""
         return _Index(self.name, address)
 
@@ -215,17 +215,17 @@ class _Index(engine.Server):
     """An index on a server."""
 
     def count(self) -> int:
-        """See `Live`."""
+        """See `OpenCollection`."""
         return int(self.ask(f"/{self.name}/_count")["count"])
 
     def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
-        """See `Live`."""
+        """See `OpenCollection`."""
         pipeline = "?search_pipeline=hybrid" if "hybrid" in request.get("query", ()) else ""
         answer = self.ask(f"/{self.name}/_search{pipeline}", request)
         return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
 
     def close(self) -> None:
-        """See `Live`."""
+        """See `OpenCollection`."""
 
 
 # ----------------------------------------------------------------------------------------------------------- OpenSearch

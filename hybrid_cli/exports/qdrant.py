@@ -98,7 +98,7 @@ class Qdrant(engine.Tables):
             ask="python ask.py FOLDER",
         )
 
-    def connect(self, address: str) -> engine.Live:
+    def connect(self, address: str) -> engine.OpenCollection:
         """See `Engine`."""
         return _Collection(address)
 
@@ -161,11 +161,11 @@ class _Collection:
             raise engine.refusal("qdrant", self.address, engine.one_line(error)) from None
 
     def count(self) -> int:
-        """See `Live`."""
+        """See `OpenCollection`."""
         return int(self._asked(lambda: self._client.count(self.name, exact=True)).count)
 
     def search(self, request: Any) -> list[tuple[str, float]]:
-        """See `Live`."""
+        """See `OpenCollection`."""
         from qdrant_client import models
 
         body = models.QueryRequest(**request)
@@ -177,5 +177,5 @@ class _Collection:
         return [(point.payload["docid"], point.score) for point in answer.points]
 
     def close(self) -> None:
-        """See `Live`."""
+        """See `OpenCollection`."""
         self._client.close()

@@ -54,7 +54,7 @@ _LONGEST_REASON = 200
 _RUN = ("qid", "docid", "rank", "score")
 
 
-class Served(Protocol):
+class JudgingState(Protocol):
     """The part of the state of the server that judging needs; see `server.state`."""
 
     settings: Serve
@@ -190,7 +190,7 @@ class Judging:
         preparing: queries that are searched so far, and all.
     """
 
-    state: Served
+    state: JudgingState
     journal: Journal
     guidelines: str | None
     preparing: tuple[int, int] = (0, 0)
@@ -200,7 +200,7 @@ class Judging:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
-    def open(cls, state: Served, path: Path) -> Judging:
+    def open(cls, state: JudgingState, path: Path) -> Judging:
         """Lock and open the journal.
 
         Raises:

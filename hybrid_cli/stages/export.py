@@ -46,7 +46,7 @@ _OPENED = {  # how another tool opens a format
     "pyserini": "from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
     "anserini": "python -m pyserini.index.lucene --collection JsonVectorCollection --input FOLDER "
-    "--index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized (learned weights: --impact)",
+    "--index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized",
 }
 _TWO_TOWERS = (  # in the format sentence-transformers
     "from sentence_transformers import SentenceTransformer; "
@@ -380,7 +380,8 @@ def _anserini(path: Path, scratch: Path, settings: Export) -> str:
                 vector = dict(zip(postings.terms.gather(block.terms[begin:end]), weights, strict=True))
                 record = {"id": next(names), "contents": "", "vector": vector}
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    return console.counted(document=len(docids), weight=len(postings))
+    how = "counts, for BM25 of analyzed queries" if (path / layout.PARAMETERS).is_file() else "learned: add --impact"
+    return f"{console.counted(document=len(docids), weight=len(postings))}; {how}"
 
 
 def _writers() -> dict[tuple[Kind, str], Writer]:
