@@ -16,7 +16,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.belonging import check_common
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy, buckets, complementarity
 from hybrid_cli.evaluation.buckets import HARD, Buckets
@@ -152,7 +152,7 @@ def complement(plan: EvaluationPlan, values: pl.DataFrame, texts: Texts | None, 
     ]
     shown = (pl.col("rank") <= SHOWN_HITS) & pl.col("qid").is_in([qid for _, qid, _ in changed])
     tops = {name: head.filter(shown).sort("qid", "rank") for name, head in heads.items()}
-    known = None if texts is None else collection.docids(texts.corpus)
+    known = None if texts is None else collections.docids(texts.corpus)
     targets = buckets.targets(relevant, known=known) if plan.qrels else relevant.clear()
     docids = pl.concat([targets["docid"], *(top["docid"] for top in tops.values())])
     queries, documents = known_texts(texts, first[dense]["qid"], docids)
@@ -214,9 +214,9 @@ def relevant_documents(plan: EvaluationPlan, heads: Mapping[str, pl.DataFrame]) 
         return judged.filter(pl.col("relevance") >= plan.level)
     assert plan.queries is not None
     assert plan.corpus is not None
-    asked = accuracy.with_answers(collection.read_queries(plan.queries))
+    asked = accuracy.with_answers(collections.read_queries(plan.queries))
     hits = pl.concat([head.select("qid", "docid") for head in heads.values()]).unique(maintain_order=True)
-    passages = accuracy.passages(collection.texts_of_hits(plan.corpus, hits["docid"]), plan.answer_match)
+    passages = accuracy.passages(collections.texts_of_hits(plan.corpus, hits["docid"]), plan.answer_match)
     return accuracy.answer_qrels(hits, asked, passages, plan.answer_match)
 
 
@@ -227,12 +227,12 @@ def known_texts(texts: Texts | None, qids: pl.Series, docids: pl.Series) -> tupl
         InputError: the files have none of the queries, or none of the documents.
     """
     if texts is not None:
-        queries = collection.read_queries(texts.queries).select("qid", "text")
+        queries = collections.read_queries(texts.queries).select("qid", "text")
         queries = queries.filter(pl.col("qid").is_in(qids.implode()))
         if len(qids) and not len(queries):
             problem = f"{texts.queries}: has no query of the runs, such as '{qids[0]}'; pass their queries"
             raise InputError(problem, code="other-queries", path=texts.queries, id=qids[0])
-        return queries, collection.texts_of_hits(texts.corpus, docids)
+        return queries, collections.texts_of_hits(texts.corpus, docids)
     advice = "pass a collection, or --queries FILE and --corpus FILE"
     console.note(f"complement: no texts, so queries are shown by id and not grouped; {advice}", code="no-texts")
     return no_texts()

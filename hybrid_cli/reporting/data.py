@@ -9,7 +9,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts import lineage
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import changes, first_position, first_relevant, most_changed
@@ -180,7 +180,7 @@ def _texts(
         return *known_texts(texts, qids, shown), groups_of_pair
     judged = plan.judged()
     assert judged is not None
-    targets = buckets.targets(judged, plan.level, collection.docids(texts.corpus))
+    targets = buckets.targets(judged, plan.level, collections.docids(texts.corpus))
     queries, documents = known_texts(texts, qids, pl.concat([shown, targets["docid"]]))
     groups = group_queries(targets, queries.join(targets, on="qid", how="semi"), documents)
     return queries, documents, [(group, buckets.means(summary.values, group, summary.measures[0])) for group in groups]

@@ -20,7 +20,7 @@ import polars as pl
 
 from hybrid_cli import console, interrupts
 from hybrid_cli.artifacts.indexes import texts
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Pair
 from hybrid_cli.collections.judgments import Judgments
 from hybrid_cli.console import styled
@@ -47,7 +47,7 @@ class JudgedTexts:
     """Texts of queries, and of documents that are read for several queries at once."""
 
     def __init__(self, queries: Path, corpora: Sequence[Path]):
-        self.queries = dict(collection.read_queries(queries).select("qid", "text").iter_rows())
+        self.queries = dict(collections.read_queries(queries).select("qid", "text").iter_rows())
         self._corpora = corpora
         self._documents: dict[str, tuple[str, list[str]]] = {}
         self._split: frozenset[str] = frozenset()  # documents of which the corpora have the passages
@@ -63,7 +63,7 @@ class JudgedTexts:
             self._documents = {id_of_row: (title, [text]) for id_of_row, title, text in rows}
             split = wanted.filter(wanted.is_in(list(self._split)))
             for corpus in self._corpora if len(split) else ():
-                passages = collection.passages_of(corpus, split).iter_rows()
+                passages = collections.passages_of(corpus, split).iter_rows()
                 self._documents |= {id_of_row: (title, parts) for id_of_row, title, parts in passages}
         title, parts = self._documents[docid]
         return title, best_first(parts, query)
@@ -75,7 +75,7 @@ class JudgedTexts:
     def check(self, docids: Iterable[str]) -> None:
         """Refuse documents that are not in the corpus."""
         wanted = pl.Series("docid", list(docids), pl.String)
-        scans = [collection.scan(corpus).select("docid") for corpus in self._corpora]
+        scans = [collections.scan(corpus).select("docid") for corpus in self._corpora]
         named = pl.concat(scans).with_columns(document=documents_of(pl.col("docid")))
         known = named.filter(pl.any_horizontal(pl.col("docid", "document").is_in(wanted.implode()))).collect()
         self._split = frozenset(known["document"]) - frozenset(known["docid"])

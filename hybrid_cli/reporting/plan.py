@@ -14,7 +14,7 @@ from hybrid_cli.artifacts.belonging import belongs_together, check_common
 from hybrid_cli.artifacts.inputs import has_content
 from hybrid_cli.artifacts.judged import judgments_of
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
-from hybrid_cli.collections import collection
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -86,7 +86,7 @@ class EvaluationPlan:
         settings.check_facts(subject=f"--measure is {listed}", measured=ACC if by_answers else "")
         judged, named, pair = _inputs(settings)
         files = _files(judged, settings, wanted, named.values())
-        belongs_together(named.values(), corpus=collection.corpus_path(judged) if judged.is_dir() else None)
+        belongs_together(named.values(), corpus=collections.corpus_path(judged) if judged.is_dir() else None)
         remove_query = settings.remove_query
         if remove_query is None:
             remove_query = removes_query(judged, settings.split, " (--keep-query keeps them)")
@@ -199,7 +199,7 @@ def _files(
 ) -> tuple[Path | None, Path | None, Path | None]:
     """Return the qrels, queries and corpus that the measures need."""
     by_answers = {measure.family == ACCURACY for measure in measures}
-    qrels = collection.qrels_path(judged, settings.split) if False in by_answers else None
+    qrels = collections.qrels_path(judged, settings.split) if False in by_answers else None
     if True not in by_answers:
         return qrels, None, None
     queries, corpus = text_files(judged, settings, paths)
@@ -222,13 +222,13 @@ def text_files(judged: Path, settings: Comparison, paths: Collection[Path]) -> t
     """
     queries, corpus = settings.queries, settings.corpus
     if judged.is_dir():
-        queries, corpus = queries or collection.queries_path(judged, settings.split), corpus or judged
+        queries, corpus = queries or collections.queries_path(judged, settings.split), corpus or judged
     if queries is None:
         queries = next(filter(None, map(texts_of, paths)), None)
     if corpus is None:
         sources = (source for path in paths if (source := corpus_of(path, of_texts=True)) is not None)
         corpus = next((source.path for source in sources if has_content(source.path, source.fingerprint)), None)
-    return queries, collection.corpus_path(corpus) if corpus else None
+    return queries, collections.corpus_path(corpus) if corpus else None
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring
@@ -241,7 +241,7 @@ def measure(plan: EvaluationPlan) -> tuple[pl.DataFrame, dict[str, Any]]:
         run, measure, qid, value; and the counts: `runs` (name -> counts of queries) and `nothing_relevant`.
     """
     qrels = plan.judged()
-    asked = accuracy.with_answers(collection.read_queries(plan.queries)) if plan.queries else None
+    asked = accuracy.with_answers(collections.read_queries(plan.queries)) if plan.queries else None
     passages = _passages(plan, asked) if asked is not None else {}
     other = plan.other()
     depth = max(accuracy.depth(plan.measures), RBO_DEPTH if other is not None else 0)
@@ -375,14 +375,14 @@ def _passages(plan: EvaluationPlan, asked: pl.DataFrame) -> dict[str, str]:
     assert plan.corpus is not None
     depth = accuracy.depth(plan.measures)
     docids = [accuracy.candidates(plan.read(name, depth).head, asked, plan.measures) for name in plan.runs]
-    texts = collection.texts_of_hits(plan.corpus, pl.concat(docids).unique())
+    texts = collections.texts_of_hits(plan.corpus, pl.concat(docids).unique())
     return accuracy.passages(texts, plan.answer_match)
 
 
 def _holds_corpus(run: Path, longest: int) -> bool:
     """Test whether the longest list of a run, of length `longest`, holds all documents of the searched corpus."""
     corpus = corpus_of(run)
-    return corpus is not None and corpus.path.exists() and longest >= collection.document_count(corpus.path)
+    return corpus is not None and corpus.path.exists() and longest >= collections.document_count(corpus.path)
 
 
 def note_depth(name: str, longest: int, cutoffs: Mapping[str, int]) -> None:
