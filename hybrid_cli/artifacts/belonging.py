@@ -86,10 +86,10 @@ def _refuse_other_sources(
             continue
         if given is not None and source.path.resolve() == given.resolve():
             problem = f"{run}: was searched before {given} changed; index it again with --overwrite, and search again"
-            raise InputError(problem, code=f"changed-{what}", path=run)
+            raise InputError(problem, code=f"changed-{what}", path=run, other=given)
         problem = f"{run}: has other {what} ({source.path}) than {first}"
         problem = f"{problem}; {_USE}" if given is not None else f"{problem} ({other.path}); {_USE}"
-        raise InputError(problem, code=f"other-{what}", path=run)
+        raise InputError(problem, code=f"other-{what}", path=run, other=first)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def _refuse_replaced(index: _Indexed, other: _Indexed, ids: pl.Series) -> None:
         if corpus.is_unchanged and len(replaced := ids.filter(ids.is_in(collections.docids(corpus.path).implode()))):
             count = console.counted(document=len(replaced))
             problem = f"lacks {count} of {corpus.path} that {index.path} has ({replaced[0]}, ...); update both"
-            raise path_error(other.path, problem, code="other-corpus", other=index.path, count=len(replaced))
+            fields = {"other": index.path, "corpus": corpus.path, "count": len(replaced)}
+            raise path_error(other.path, problem, code="other-corpus", **fields)
 
 
 def check_common(queries: Mapping[Path, pl.Series]) -> None:

@@ -250,7 +250,8 @@ class Reuse:
 
     def warn(self) -> None:
         """Print a warning."""
-        console.warn(str(self), code="queries-reused", part=str(self.part))
+        fields = {"run": self.run, "part": str(self.part), "count": self.count, "queries": self.queries}
+        console.warn(str(self), code="queries-reused", **fields)
 
 
 def reused(searched: Mapping[str, Path], qrels: Path | None) -> list[Reuse]:

@@ -379,7 +379,8 @@ def other_queries(answered: pl.Series, expected: pl.Series, file: str, run: Path
     start = "is empty" if first is None else f"starts with query '{first}'"
     problem = f"{f'{run}: ' if run else ''}the run has no hits for the judged queries: it {start}, and the {file} with"
     problem += f" '{expected[0]}'; pass the {file} of the same split"
-    return InputError(problem, code="other-queries", path=run, id=first, expected=expected[0])
+    fields = {"id": first, "expected": expected[0], "count": expected.n_unique()}
+    return InputError(problem, code="other-queries", path=run, **fields)
 
 
 def in_order(run: pl.DataFrame, depth: int | None = None) -> pl.DataFrame:

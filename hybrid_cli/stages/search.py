@@ -281,6 +281,7 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
         hits=len(run),
         measure=settings.measure,
         value=score,
+        without=without,
     )
 
 
