@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -277,7 +276,6 @@ def test_an_interrupted_training_ends_with_the_same_weights(
     assert weights(other) != weights(out)
 
 
-@pytest.mark.skipif("ATEN_CPU_CAPABILITY" in os.environ, reason="PyTorch may not use the instructions of bf16")
 def test_scores_in_bf16_have_more_than_8_significant_bits(trained_reranker: Path) -> None:
     models = [CrossEncoder.load(trained_reranker, device="cpu", dtype=each) for each in ("bf16", "fp32")]  # type: ignore[arg-type]
     rounded, exact = (torch.from_numpy(model.scores(PAIRS)[0]) for model in models)
