@@ -220,7 +220,12 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
 
 
 def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(["make", "-n", "clear", f"DATA={tmp_path}/my data"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "-n", "--no-print-directory", "clear", f"DATA={tmp_path}/my data"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout) == (2, "")
 
 
