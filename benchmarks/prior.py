@@ -72,7 +72,7 @@ def tables(
             return rows[measures[0]][-1]
 
         of_family = blocks.get(family.recipe.missing, listed)
-        more, _ = tuning.tabulate(family, list(of_family), joined.qids, qrels, 1000, measured)
+        more, _ = tuning.tabulate(family, list(of_family), joined.qids, [qrels], 1000, measured)
         order = grid_order(more, family)
         choices += more
         for measure in measures:

@@ -49,7 +49,8 @@ def tables(
                 return np.asarray(evaluate_positions(judged, [measure])["value"].to_numpy())
 
             family = tuning.MethodGrid(recipe, grid)
-            yield grid, measure, Trials(*tuning.tabulate(family, blocks, joined.qids, qrels, 1000, measured))
+            choices, (values,) = tuning.tabulate(family, blocks, joined.qids, [qrels], 1000, measured)
+            yield grid, measure, Trials(choices, values)
 
 
 def scores(table: Trials) -> Iterator[tuple[int, str, float]]:

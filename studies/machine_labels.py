@@ -151,7 +151,7 @@ def tabulated(
     for method, k in (("minmax", 60.0), ("zscore", 60.0), ("rrf", 60.0), ("rrf", 10.0)):
         recipe = FusionRecipe(method, (1.0, 1.0), METHODS[method].missing, None, k)
         grid = tuning.MethodGrid(recipe, tuning.default_grid(recipe))
-        more, table = tuning.tabulate(grid, joined.blocks, joined.qids, pool, 1000, ndcg)
+        more, (table,) = tuning.tabulate(grid, joined.blocks, joined.qids, [pool], 1000, ndcg)
         choices += more
         values.append(table.reshape(len(more), len(grades), len(qids)))
     whole = iter(np.concatenate(values).transpose(1, 0, 2))

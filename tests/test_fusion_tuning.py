@@ -40,14 +40,15 @@ def tabulated(
 ) -> tuple[list[Choice], Values]:
     side_by_side = Lists.of(tables)
     family = tuning.MethodGrid(recipe(method, lists=len(tables), missing="min"), **{"grid": "linear", **how})
-    return tuning.tabulate(
+    choices, (values,) = tuning.tabulate(
         family,
         list(side_by_side.blocks()),
         side_by_side.qids,
-        qrels,
+        [qrels],
         1000,
         lambda judged: evaluate_positions(judged, [measure])["value"].to_numpy(),
     )
+    return choices, values
 
 
 def noisy_runs(

@@ -8,7 +8,7 @@ the judged documents are computed and kept. `TunedWeight` is that of a combinati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise, product
@@ -67,12 +67,12 @@ def tabulate(
     family: MethodGrid,
     blocks: Sequence[pl.DataFrame],
     qids: pl.Series,
-    qrels: pl.DataFrame,
+    judgments: Sequence[pl.DataFrame],
     hits: int,
     measure: Measure,
     advance: Callable[[int], None] = lambda n: None,
     remove_query: bool = False,
-) -> tuple[list[Choice], Values]:
+) -> tuple[list[Choice], list[Values]]:
     """Measure a method with every set of weights of its grid.
 
     Log and reciprocal grids grow by two decades while the best weights are an end point.
@@ -81,21 +81,21 @@ def tabulate(
         family: method and grid.
         blocks: candidates of the judged queries.
         qids: ids of the queries, by number.
-        qrels: qid, docid, relevance; queries without candidates score 0.
+        judgments: of each rater: qid, docid, relevance; queries without candidates score 0.
         hits: documents kept per query.
         measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
         advance: called after every set of weights.
         remove_query: remove candidates whose docid is the qid, before positions are counted.
 
     Returns:
-        The choices, for two runs in the order of the weights, and their values [choices, queries].
+        The choices, for two runs in the order of the weights, and their values by each rater, [choices, queries].
 
     Raises:
         InputError: the grid has too many points.
     """
-    recipe = family.recipe
+    recipe, qrels = family.recipe, pl.concat(judgments)
     judged = _judged(qids, qrels)
-    scores: dict[Weights, Values] = {}
+    scores: dict[Weights, list[Values]] = {}
     scaled = scaled_grid(_deviations(blocks, recipe), family.step) if family.grid == "scaled" else {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
@@ -110,9 +110,10 @@ def tabulate(
                 ranks[mine] = _positions(fused(valued, replace(recipe, weights=weights)), rows, hits)
         for weights, ranks in positions.items():
             position = pl.Series("position", ranks).replace(0, None)
-            scores[weights] = np.asarray(measure(qrels.with_columns(position)), dtype=np.float64)
+            measured = _parts(qrels.with_columns(position), judgments)
+            scores[weights] = [np.asarray(measure(part), dtype=np.float64) for part in measured]
             advance(1)
-        return max(scores, key=lambda weights: scores[weights].mean())
+        return max(scores, key=lambda weights: np.concatenate(scores[weights]).mean())
 
     if scaled:
         evaluate(weights for weights in scaled if family.singles or all(weights))
@@ -123,7 +124,15 @@ def tabulate(
     ordered = sorted(scores, key=lambda weights: (weights[0] / math.fsum(weights), weights), reverse=True)
     k = recipe.rrf_k if recipe.method == "rrf" else None
     choices = [Choice(recipe.method, weights, k, scaled.get(weights, ())) for weights in ordered]
-    return choices, np.stack([scores[weights] for weights in ordered])
+    return choices, [np.stack(of_rater) for of_rater in zip(*(scores[weights] for weights in ordered), strict=True)]
+
+
+def _parts(rows: pl.DataFrame, judgments: Sequence[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of each rater."""
+    begin = 0
+    for part in judgments:
+        yield rows.slice(begin, len(part))
+        begin += len(part)
 
 
 def _search(runs: int, family: MethodGrid, evaluate: Callable[[Iterable[Weights]], Weights]) -> None:

@@ -102,11 +102,11 @@ def _tune(
     lists = Lists.of(_terms(index, encoder, queries, settings.depth))
     family = tuning.MethodGrid(methods.FusionRecipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
     with console.progress("tune", unit="weights") as advance:
-        choices, values = tuning.tabulate(
+        choices, (values,) = tuning.tabulate(
             family,
             list(lists.blocks()),
             lists.qids,
-            qrels,
+            [qrels],
             2 * settings.depth,
             lambda positions: evaluate_positions(positions, [settings.measure])["value"].to_numpy(),
             advance,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,6 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 
 _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
-_RATER = "rater"  # column of judgments: 0 people, 1 a machine
 _WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 
 
@@ -373,11 +371,11 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         settings.output, Kind.WEIGHTS, "fuse --tune", inputs=inputs, options=job.options(), overwrite=settings.overwrite
     )
     if not output.up_to_date:
-        qrels = _judgments(job, judged)
-        queries = _by_rater(qrels)[0]["qid"].n_unique()
+        judgments = _judgments(job, judged)
+        queries = judgments[0]["qid"].n_unique()
         if "folds" in settings.given:
             check_folds(settings.folds, judged, queries)
-        tuned, reason = _tuned(job, qrels, judged)
+        tuned, reason = _tuned(job, judgments, judged)
         content = tuned.content() | {"no_prior": reason}
         sides = lineage.sides(job.runs)
         baseline = sides[1] if sides else content["best_single"]
@@ -395,28 +393,18 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
     return settings.output
 
 
-def _judgments(job: FusionInputs, judged: Path) -> pl.DataFrame:
-    """Return the judgments of people; with enough queries that a machine judged too, those of both by `_RATER`.
+def _judgments(job: FusionInputs, judged: Path) -> list[pl.DataFrame]:
+    """Return the judgments of people, and those of a machine if it judged enough of the same queries.
 
     Those of the machine then begin with the queries of people, in the same order.
     """
     if job.settings.machine is None:
-        return judgments_of(judged, job.runs)
+        return [judgments_of(judged, job.runs)]
     found = BothJudged.read("fuse", judged, job.settings.machine, job.runs)
     if len(found.both) < LEAST_QUERIES:
-        return found.people
+        return [found.people]
     frames = (found.of_both("fuse"), found.both), (found.machine, [*found.both, *found.others])
-    return pl.concat(
-        pl.DataFrame({"qid": qids})
-        .join(frame, on="qid", maintain_order="left")
-        .with_columns(pl.lit(rater).alias(_RATER))
-        for rater, (frame, qids) in enumerate(frames)
-    )
-
-
-def _by_rater(qrels: pl.DataFrame) -> list[pl.DataFrame]:
-    """Return the judgments of people, and those of the machine if there are any."""
-    return qrels.partition_by(_RATER, maintain_order=True, include_key=False) if _RATER in qrels.columns else [qrels]
+    return [pl.DataFrame({"qid": qids}).join(frame, on="qid", maintain_order="left") for frame, qids in frames]
 
 
 def _note_next(job: FusionInputs) -> None:
@@ -432,71 +420,81 @@ def _note_next(job: FusionInputs) -> None:
     console.note(f"fuse: to use these weights:\n{command}", code="next-command", command=command)
 
 
-def _tuned(job: FusionInputs, qrels: pl.DataFrame, judged: Path) -> tuple[Tuned, str | None]:
+@dataclass(frozen=True)
+class ByRater:
+    """Values by the judgments of people, or of a machine.
+
+    Attributes:
+        choices: [choices, queries].
+        runs: [runs, queries], of each run alone.
+    """
+
+    choices: Values
+    runs: Values
+
+
+def _tuned(job: FusionInputs, judgments: Sequence[pl.DataFrame], judged: Path) -> tuple[Tuned, str | None]:
     """Return the result of tuning, and the reason why no prior is used."""
-    settings = job.settings
+    settings, qrels = job.settings, pl.concat(judgments)
     qids = qrels["qid"].unique(maintain_order=True)
     whole = [runs.open_run(path) for path in job.runs.values()]
     check_overlap(pl.concat([run.qids for run in whole]), qrels)
     opened = [run.of_queries(qids) for run in whole]
     Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
-    alone = np.stack([_alone_by_rater(job, name, run, qrels) for name, run in zip(job.runs, opened, strict=True)])
-    queries = _by_rater(qrels)[0]["qid"].n_unique()
-    if not alone[:, :queries].any():
+    alone = [_all_alone(job, opened, judgments[0])]
+    with console.quiet():
+        alone += [_all_alone(job, opened, of_machine) for of_machine in judgments[1:]]
+    if not alone[0].any():
         problem = f"is 0 for every run and query of {judged}; pass judgments of these queries, or another measure"
         raise option_error("measure", settings.measure, problem, code="measure-always-zero", path=judged)
-    for name, run, values_of_run in zip(job.runs, opened, alone, strict=True):
-        if not values_of_run.any() and retrieved(run, qrels, 0).judged.is_empty():
+    for number, (name, run) in enumerate(zip(job.runs, opened, strict=True)):
+        if not any(values[number].any() for values in alone) and retrieved(run, qrels, 0).judged.is_empty():
             console.warn(
                 f"{name}: none of its hits has a judgment; check that its documents are of this corpus",
                 code="no-judged-hit",
             )
-    choices, values = _measured(job, opened, qrels)
-    values, alone, people = _corrected(values, alone, queries, list(job.runs))
+    choices, values = _measured(job, opened, judgments)
+    people, *machine = (ByRater(*pair) for pair in zip(values, alone, strict=True))
+    corrected, by_people = _corrected(people, machine[0], list(job.runs)) if machine else (people, None)
     prior, reason = _prior(job, choices)
-    table = Trials(choices, values, prior, settings.prior_queries if prior is not None else 0.0)
+    table = Trials(choices, corrected.choices, prior, settings.prior_queries if prior is not None else 0.0)
     selected = select(table, settings.folds, settings.seed, lineage.dense_side(job.runs))
     chosen = choices[selected.row]
     recipes = (family.recipe for family in job.families if family.recipe.method == chosen.method)
     recipe = next(candidate for candidate in recipes if chosen.rrf_k in (None, candidate.rrf_k))
-    recipe, of_runs = replace(recipe, weights=chosen.weights), dict(zip(job.runs, alone, strict=True))
-    how = settings.measure, settings.folds, settings.seed, people
+    recipe, of_runs = replace(recipe, weights=chosen.weights), dict(zip(job.runs, corrected.runs, strict=True))
+    how = settings.measure, settings.folds, settings.seed, by_people
     return Tuned(table, selected, recipe, of_runs, qids.to_list(), *how), reason
 
 
-def _alone_by_rater(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame) -> Values:
-    """Return the values of a run by the judgments of people, then those by a machine."""
-    people, *machine = _by_rater(qrels)
-    values = [_alone(job, name, run, people)["value"].to_numpy()]
-    with console.quiet():
-        values += [_alone(job, name, run, part)["value"].to_numpy() for part in machine]
-    return np.concatenate(values)
+def _all_alone(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> Values:
+    """Return the values of each run, [runs, queries]."""
+    named = zip(job.runs, opened, strict=True)
+    return np.stack([_alone(job, name, run, qrels)["value"].to_numpy() for name, run in named])
 
 
-def _corrected(
-    values: Values, alone: Values, queries: int, names: Sequence[str]
-) -> tuple[Values, Values, ByPeople | None]:
-    """Correct the values of choices and of runs, with one weight of the machine.
+def _corrected(people: ByRater, machine: ByRater, names: Sequence[str]) -> tuple[ByRater, ByPeople]:
+    """Correct the values of people with one weight of the machine, whose queries begin with theirs.
 
     Args:
-        values, alone: [choices, n] and [runs, n]; see `_alone_by_rater`.
-        queries: number of queries of people.
+        people, machine: see `_judgments`.
         names: names of the runs.
 
     Returns:
-        Both [choices, queries] and [runs, queries], and those by people; without a machine, the values, and None.
+        The corrected values, and those by people.
     """
-    together, choices = np.concatenate([values, alone]), len(values)
-    if together.shape[1] == queries:
-        return values, alone, None
-    by_people, by_machine, others = np.split(together, [queries, 2 * queries], axis=1)
-    made, weight = rectified(by_people, by_machine, others)
-    of_runs = dict(zip(names, by_people[choices:], strict=True))
-    return made[:choices], made[choices:], ByPeople(by_people[:choices], of_runs, others.shape[1], weight)
+    queries, choices = people.choices.shape[1], len(people.choices)
+    by_people, by_machine = (np.concatenate([rater.choices, rater.runs]) for rater in (people, machine))
+    others = by_machine[:, queries:]
+    made, weight = rectified(by_people, by_machine[:, :queries], others)
+    of_runs = dict(zip(names, people.runs, strict=True))
+    return ByRater(made[:choices], made[choices:]), ByPeople(people.choices, of_runs, others.shape[1], weight)
 
 
-def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> tuple[list[Choice], Values]:
-    """Return all choices with their values."""
+def _measured(
+    job: FusionInputs, opened: Sequence[Run], judgments: Sequence[pl.DataFrame]
+) -> tuple[list[Choice], list[Values]]:
+    """Return all choices, and their values by each rater."""
     joined, settings = Lists.of(opened, job.settings.depth), job.settings
     _check_scores(job, joined, equal=False)
     shares: list[np.ndarray] = []
@@ -505,28 +503,23 @@ def _measured(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> 
         for exact in {family.recipe.missing == "exact" for family in job.families}
     }
     choices: list[Choice] = []
-    values: list[Values] = []
+    values: list[list[Values]] = []
     with console.progress("tune", unit="sets of weights") as advance:
         for family in job.families:
-            more, table = tuning.tabulate(
+            more, by_rater = tuning.tabulate(
                 family,
                 blocks[family.recipe.missing == "exact"],
                 joined.qids,
-                qrels,
+                judgments,
                 settings.hits,
-                partial(_measured_by_rater, settings.measure),
+                lambda judged: evaluate_positions(judged, [settings.measure])["value"].to_numpy(),
                 advance,
                 job.remove_query,
             )
             choices += more
-            values.append(table)
+            values.append(by_rater)
     _warn_disjoint(shares)
-    return choices, np.concatenate(values)
-
-
-def _measured_by_rater(measure: str, judged: pl.DataFrame) -> Values:
-    """Return the values of queries by people, then those by a machine; see `tuning.tabulate`."""
-    return np.concatenate([evaluate_positions(part, [measure])["value"].to_numpy() for part in _by_rater(judged)])
+    return choices, [np.concatenate(of_rater) for of_rater in zip(*values, strict=True)]
 
 
 def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
