@@ -35,10 +35,10 @@ from ratios import Row, in_turns, ratios
 from hybrid_cli import console
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import PrepareBeir, PreparePythonDocs
 from hybrid_cli.lexical import build, jvm
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.lucene import LuceneIndex
-from hybrid_cli.settings import PrepareBeir, PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import layout

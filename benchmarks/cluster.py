@@ -25,7 +25,7 @@ from ratios import Row
 
 from hybrid_cli import console
 from hybrid_cli.collections.collection import corpus_path
-from hybrid_cli.settings import PrepareFiles, PreparePythonDocs
+from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.prepare import prepare
 

@@ -31,9 +31,9 @@ import torch
 from ratios import Row, ratios
 
 from hybrid_cli import artifacts
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.indexes.faiss import load_faiss
-from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import Kind

@@ -38,7 +38,7 @@ def read(qrels: Path, run: Path) -> np.ndarray:
 
 def own_pairs(folder: Path) -> Iterator[str]:
     """Make runs of a small collection, and yield the pairs."""
-    from hybrid_cli.settings import PreparePythonDocs
+    from hybrid_cli.commands import PreparePythonDocs
     from hybrid_cli.stages.index_bm25 import index_bm25
     from hybrid_cli.stages.prepare import prepare
     from hybrid_cli.stages.search import search

@@ -24,13 +24,13 @@ import torch
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.collections import collection
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.storage import Kind
 
 SHARD = 50_000

@@ -27,7 +27,7 @@ from ratios import in_turns
 from hybrid_cli import console
 from hybrid_cli.artifacts.examples import open_labels
 from hybrid_cli.collections.sentences import Sentences
-from hybrid_cli.settings import PreparePythonDocs
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.prepare import prepare

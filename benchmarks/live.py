@@ -30,10 +30,10 @@ from ratios import Row
 from hybrid_cli import open_index, open_retriever
 from hybrid_cli.api import OpenIndex
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
-from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25

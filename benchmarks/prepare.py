@@ -21,7 +21,7 @@ import numpy as np
 from hybrid_cli.collections import source
 from hybrid_cli.collections.readers import files, trec
 from hybrid_cli.collections.source import DocumentFiles, Source
-from hybrid_cli.settings import PrepareFiles, PrepareTrec
+from hybrid_cli.commands import PrepareFiles, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
 WORDS, LENGTH = 20_000, 55

@@ -24,9 +24,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLan
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.collections.readers import python_docs
+from hybrid_cli.commands import Pretrain
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import pick_dtype, resolve
-from hybrid_cli.settings import Pretrain
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.loop import Trainer
 from hybrid_cli.training.pretraining import IGNORED, Corpus, MaskedLanguageModel, PretrainingLearner

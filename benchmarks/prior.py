@@ -27,12 +27,12 @@ import polars as pl
 from hybrid_cli import draws, runs
 from hybrid_cli.artifacts.exact import exact_sources
 from hybrid_cli.collections import collection
+from hybrid_cli.commands import Fuse
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists, complete
 from hybrid_cli.fusion.prior import MEASURES, Prior
 from hybrid_cli.fusion.selection import Choice, Trials, Values
-from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
 from hybrid_cli.version import __version__
 

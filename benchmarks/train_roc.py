@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from hybrid_cli.artifacts.opening import open_bm25
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.encoders.models import pick_dtype
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare

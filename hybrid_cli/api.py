@@ -18,13 +18,13 @@ from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, index_kinds
 from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections.collection import TextStore
+from hybrid_cli.commands import Encode, SearchOptions, TrainDense
+from hybrid_cli.commands.retrieval import RETRIEVER
 from hybrid_cli.errors import InputError
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.given import QueriesLike
 from hybrid_cli.runs.index import Index
-from hybrid_cli.settings import Encode, SearchOptions, TrainDense
 from hybrid_cli.settings.conversion import has_url
-from hybrid_cli.settings.retrieval import RETRIEVER
 
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder

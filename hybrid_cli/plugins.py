@@ -29,14 +29,14 @@ T = TypeVar("T")
 PREFIX = "hybrid_cli."  # of the groups of entry points
 REGISTRIES = {  # group -> module and name of its registry, which holds our own entries
     "callbacks": "hybrid_cli.training.callbacks:CALLBACKS",
-    "commands": "hybrid_cli.settings:ALL_COMMANDS",
+    "commands": "hybrid_cli.commands:ALL_COMMANDS",
     "encoders": "hybrid_cli.encoders.models:ENCODERS",
     "engines": "hybrid_cli.exports.engine:ENGINES",
     "fusion_methods": "hybrid_cli.fusion.methods:METHODS",
     "losses": "hybrid_cli.training.options:LOSSES",
     "measures": "hybrid_cli.evaluation.measures:FAMILIES",
     "perturbations": "hybrid_cli.perturbations.attacks:ATTACKS",
-    "readers": "hybrid_cli.settings.data:READERS",
+    "readers": "hybrid_cli.commands.data:READERS",
 }
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*")
 _MODULE = "hybrid_plugin_"  # begins the names of the modules of files

@@ -30,12 +30,12 @@ from scipy import stats
 
 from hybrid_cli import runs, storage
 from hybrid_cli.collections.collection import corpus_path, document_count, queries_path, read_queries
+from hybrid_cli.commands.analysis import Evaluate
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.evaluation.accuracy import answer_qrels, passages, with_answers
 from hybrid_cli.reporting import tables as reporting
 from hybrid_cli.reporting.studies import MACRO, MICRO, aggregate
 from hybrid_cli.reporting.tables import figure, with_sign
-from hybrid_cli.settings.analysis import Evaluate
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.inspect import inspect
 

@@ -116,7 +116,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Of the test queries 005 has only stop words and 006 has no judgment; grades are 0, 1 and 2.
     """
-    from hybrid_cli.settings import PrepareTrec
+    from hybrid_cli.commands import PrepareTrec
     from hybrid_cli.stages.prepare import prepare
 
     def build(folder: Path) -> None:

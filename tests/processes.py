@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import NamedTuple
 
-from hybrid_cli.settings import COMMANDS
+from hybrid_cli.commands import COMMANDS
 
 HYBRID = "from hybrid_cli.cli import main; main()"
 

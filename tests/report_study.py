@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
-from hybrid_cli.settings import PrepareTrec
+from hybrid_cli.commands import PrepareTrec
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25

@@ -14,9 +14,9 @@ from command import hybrid, raises, refused
 from sklearn.metrics import roc_auc_score
 
 from hybrid_cli import runs
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.reporting.studies import area_under_roc, false_hits, risk_at_coverage
 from hybrid_cli.reporting.tables import Result
-from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.export import export

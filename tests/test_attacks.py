@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybrid_cli.commands import Perturb
 from hybrid_cli.draws import draw
 from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS, Attacked, Inputs, Rewrite
@@ -33,7 +34,6 @@ from hybrid_cli.perturbations.edits import (
 )
 from hybrid_cli.perturbations.synonyms import SynonymTable, insertion, replace_matches, replacement, thesaurus
 from hybrid_cli.perturbations.wordnet import WordNet, find
-from hybrid_cli.settings import Perturb
 
 SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
 LOCAL = [name for name in SETS["lite"] if name != "back-translation"]

@@ -10,9 +10,9 @@ import pytest
 from command import raises
 from test_vectors import random_vectors
 
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.indexes.auto import choose, open_unfinished
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.inspect import inspect

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.opening import open_dense
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.combine import combine
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.encode import encode

@@ -14,6 +14,7 @@ from command import Notices, hybrid, raises, refused
 
 from hybrid_cli import open_index, open_retriever, runs
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.retrieval.calibration import (
     Calibration,
@@ -24,7 +25,6 @@ from hybrid_cli.retrieval.calibration import (
     random_parts,
     reliability,
 )
-from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25

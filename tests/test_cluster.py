@@ -21,8 +21,8 @@ from hybrid_cli import artifacts, cluster, storage
 from hybrid_cli.cli import signals
 from hybrid_cli.cluster import Workers
 from hybrid_cli.collections import source as sources
+from hybrid_cli.commands.data import PrepareFiles, PrepareTrec
 from hybrid_cli.errors import HybridError, InputError
-from hybrid_cli.settings.data import PrepareFiles, PrepareTrec
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives

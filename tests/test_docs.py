@@ -20,8 +20,9 @@ import yaml
 
 from hybrid_cli import storage
 from hybrid_cli.cli.app import app
+from hybrid_cli.commands import COMMANDS
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

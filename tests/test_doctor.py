@@ -11,11 +11,11 @@ from importlib.util import find_spec
 import pytest
 from command import hybrid
 
+from hybrid_cli.commands import Doctor
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.reporting.terminal import Check, show_checks
-from hybrid_cli.settings import Doctor
 from hybrid_cli.stages import doctor as stage
 
 

@@ -21,10 +21,10 @@ from command import Done, hybrid, raises, refused
 from hybrid_cli import runs
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.exports.comparison import fusion_of, simulate, vectors_of
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import ENGINES
-from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export

@@ -15,9 +15,9 @@ from command import Notices, hybrid, raises, refusal
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 
+from hybrid_cli.commands import PrepareBeir, PrepareFiles
 from hybrid_cli.reporting.studies import drops_of, systems_and_attacks
 from hybrid_cli.reporting.tables import Result
-from hybrid_cli.settings import PrepareBeir, PrepareFiles
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare

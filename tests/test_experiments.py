@@ -11,8 +11,9 @@ import yaml
 from command import hybrid, raises
 
 from hybrid_cli.cli.config import configured_values
+from hybrid_cli.commands import COMMANDS
 from hybrid_cli.presets import experiments
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.options import REQUIRED
 
 KINDS: dict[str, type[Settings]] = {kind.command: kind for kind in COMMANDS}

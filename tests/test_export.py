@@ -20,13 +20,13 @@ from small_artifacts import vector_hits
 from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical import jvm
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.export import export, strictly_decreasing
 from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.storage import Kind

@@ -15,11 +15,11 @@ import pytest
 from command import Notices, Refusal, raises, refusal, refused
 from small_artifacts import vector_hits
 
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.indexes.construction import build
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
 from hybrid_cli.indexes.faiss import pick_gpus
 from hybrid_cli.indexes.shards import shard_path, shards, write_shard
-from hybrid_cli.settings import VectorIndex
 
 Calls = list[tuple[list[int], bool]]
 DIM, COUNT = 8, 700

@@ -13,7 +13,7 @@ from command import hybrid
 from sparse_models import write_checkpoint
 from test_docs import shell_lines
 
-from hybrid_cli.settings import PrepareFiles, PreparePythonDocs
+from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25

@@ -20,8 +20,8 @@ from command import hybrid, raises, refused
 from hybrid_cli import fuse, open_index, open_retriever
 from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.collections.source import Document, Location, documents_of, read_file
+from hybrid_cli.commands.data import PrepareFiles
 from hybrid_cli.retrieval.filters import predicate
-from hybrid_cli.settings.data import PrepareFiles
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse as fuse_runs

@@ -14,9 +14,9 @@ import pytest
 from command import Notices, raises
 
 from hybrid_cli import console, memory
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.errors import HybridError
 from hybrid_cli.indexes.construction import build, check_recipe, construction_bytes
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives

@@ -15,6 +15,7 @@ from fused_rankings import fused_run, recipe, run_of
 from scipy import stats
 
 from hybrid_cli import runs
+from hybrid_cli.commands import Fuse
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
@@ -22,7 +23,6 @@ from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.prior import FILE, MEASURES, Prior, read_prior
 from hybrid_cli.fusion.selection import Choice, Trials, Values, interval, queries_to_tell, select, worth_of_more
 from hybrid_cli.fusion.weights import Tuned, chosen_weights
-from hybrid_cli.settings import Fuse
 from hybrid_cli.stages.fuse import families_to_try
 
 

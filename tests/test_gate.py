@@ -14,10 +14,10 @@ from command import Notices, hybrid, refused
 from scipy import stats
 from small_artifacts import write_run
 
+from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.evaluation.gate import Baseline, deviation_of, drop_p_values, smallest_drop
 from hybrid_cli.evaluation.significance import ALPHA
 from hybrid_cli.reporting.gate import Gated
-from hybrid_cli.settings import PreparePythonDocs
 from hybrid_cli.stages.gate import compare, gate
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare

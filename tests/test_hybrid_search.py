@@ -17,12 +17,12 @@ from small_artifacts import vector_scores, write_corpus
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.collections import collection
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.indexes import construction, hybrid_search
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical import kernels
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25

@@ -13,8 +13,8 @@ import pytest
 from command import hybrid
 
 from hybrid_cli import artifacts
+from hybrid_cli.commands import Inspect
 from hybrid_cli.reporting.inspect import show
-from hybrid_cli.settings import Inspect
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.inspect import inspect as stage

@@ -21,7 +21,7 @@ from judging import FIRST, QIDS, SECOND, lines_of, write_runs
 
 from hybrid_cli.collections.judgments import FileJudgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
-from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.workflows import machine_judging
 from hybrid_cli.workflows.machine_judging import (

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from hybrid_cli.settings import TrainDense
+from hybrid_cli.commands import TrainDense
 from hybrid_cli.training import losses
 from hybrid_cli.training.losses import (
     LossInputs,

@@ -24,6 +24,7 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.readers.python_docs import read_package
+from hybrid_cli.commands import PrepareBeir
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.lexical import analyze, english, jvm, lucene
@@ -32,7 +33,6 @@ from hybrid_cli.lexical.english_numbers import EnglishNumbers
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.index import ExpandedQueries
 from hybrid_cli.lexical.word_rules import english_rules
-from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import Kind

@@ -12,9 +12,9 @@ import pytest
 from command import Notices, hybrid, raises
 
 from hybrid_cli import artifacts
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.evaluation.prediction_powered import rectified
 from hybrid_cli.fusion.selection import Choice, Trials, select
-from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25

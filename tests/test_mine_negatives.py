@@ -18,7 +18,7 @@ from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS
 from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections.readers.tevatron import given_negatives
-from hybrid_cli.settings import MineNegatives
+from hybrid_cli.commands import MineNegatives
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.storage import Kind

@@ -27,7 +27,7 @@ from test_train_dense import write_examples
 from hybrid_cli import InputError, open_encoder, open_index, open_run
 from hybrid_cli.artifacts import remote
 from hybrid_cli.cluster import inputs_on_machine
-from hybrid_cli.settings import Search
+from hybrid_cli.commands import Search
 from hybrid_cli.workflows import recommended
 
 pytest_plugins = ("object_stores",)

@@ -18,11 +18,11 @@ from served import Served
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
 
 from hybrid_cli import evaluate, open_retriever
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
-from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25

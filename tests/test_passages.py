@@ -14,12 +14,12 @@ from command import hybrid, raises
 from tiny_collection import TINY_DOCUMENTS, write_tiny_source
 
 from hybrid_cli import artifacts, open_index, open_retriever, runs
+from hybrid_cli.commands import PrepareTrec
 from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.passages import GroupRule
 from hybrid_cli.reporting.judging import JudgedTexts
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.runs import groups
-from hybrid_cli.settings import PrepareTrec
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate

@@ -9,8 +9,8 @@ from command import raises
 from tiny_collection import write_lines
 
 from hybrid_cli.collections import collection
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.runs import read_run
-from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search

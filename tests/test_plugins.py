@@ -231,7 +231,7 @@ def test_a_file_adds_entries_for_one_call(folder: Path) -> None:
 COMMAND = '''
 from dataclasses import dataclass
 from hybrid_cli import plugins
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.stages import stage
 
 @dataclass(frozen=True)

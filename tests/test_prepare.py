@@ -18,8 +18,8 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection, writer
 from hybrid_cli.collections.options import OnDangling, OnDuplicate
 from hybrid_cli.collections.source import Document, Location, Source, passages
-from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
-from hybrid_cli.settings.data import Prepare
+from hybrid_cli.commands import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
+from hybrid_cli.commands.data import Prepare
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import Kind
 

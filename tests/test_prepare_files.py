@@ -14,7 +14,7 @@ from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
 
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers.html_pages import Page, read_page
-from hybrid_cli.settings import PrepareFiles
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 
 

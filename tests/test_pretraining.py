@@ -16,9 +16,9 @@ from command import raises
 from small_artifacts import write_corpus
 from transformers import AutoTokenizer
 
+from hybrid_cli.commands import Pretrain
 from hybrid_cli.encoders.contract import Contract
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.settings import Pretrain
 from hybrid_cli.training import parallel, pretraining
 from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.pretraining import IGNORED, Corpus, MaskedLanguageModel, Pieces, PretrainingLearner, Spans

@@ -17,7 +17,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import python_docs
-from hybrid_cli.settings import PrepareBeir, PrepareFiles, PreparePythonDocs
+from hybrid_cli.commands import PrepareBeir, PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.split import split
 

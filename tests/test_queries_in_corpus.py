@@ -17,8 +17,8 @@ from tiny_collection import write_lines
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.examples import open_dev_examples, open_examples
 from hybrid_cli.artifacts.opening import open_bm25
+from hybrid_cli.commands import PrepareBeir
 from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from hybrid_cli.commands import COMMANDS
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import bare_type, is_list, is_mapping, is_pair
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, Condition, Option
 

@@ -23,9 +23,9 @@ from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts.lineage import corpus_of, queries_of
+from hybrid_cli.commands import TrainReranker
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.lexical.english import STOP_WORDS
-from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.train_reranker import train_reranker

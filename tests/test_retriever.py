@@ -21,13 +21,13 @@ from tiny_collection import write_lines
 from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.judged import reused
+from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.runs.index import Index
-from hybrid_cli.settings import PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate

@@ -20,12 +20,17 @@ from command import raises
 from hypothesis import given
 from hypothesis import strategies as some
 
+from hybrid_cli.commands import COMMANDS, Fuse, SearchOptions
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import COMMANDS, Fuse, SearchOptions, Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Writes
 from hybrid_cli.settings.conversion import byte_count, default_text
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, when
 from hybrid_cli.stages import stage
+
+ROOT = Path(inspect.getfile(Settings)).parent.parent
+ROOMS = ("commands", "settings")  # of the declarations and of their mechanism
+DECLARING = [file for room in ROOMS for file in (ROOT / room).glob("[a-z]*.py")]
 
 
 @dataclass(frozen=True)
@@ -213,9 +218,8 @@ READ_BY_NAME = {
 
 @cache
 def read_names() -> set[str]:
-    """Return the names of all attributes that the package reads outside of settings/."""
-    root = Path(inspect.getfile(Settings)).parent.parent
-    trees = (ast.parse(file.read_text("utf-8")) for file in root.rglob("*.py") if file.parent.name != "settings")
+    """Return the names of all attributes that the package reads outside of commands/ and settings/."""
+    trees = (ast.parse(file.read_text("utf-8")) for file in ROOT.rglob("*.py") if file.parent.name not in ROOMS)
     nodes = (node for tree in trees for node in ast.walk(tree))
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
@@ -339,25 +343,24 @@ def literals(default: ast.expr) -> Iterator[object]:
 
 
 def test_a_default_is_written_once() -> None:
-    """No parameter outside of settings/ and no second declaration repeats a default; None, False and 0 turn it off."""
-    root = Path(inspect.getfile(Settings)).parent.parent
+    """No parameter elsewhere and no second declaration repeats a default; None, False and 0 turn it off."""
     declared = {
         (name, repr(each.default))  # not those that another option decides
         for kind in COMMANDS
         for name, each in kind.declared().items()
     }
     again = [
-        f"{file.relative_to(root)}: {name} = {value!r}"
-        for file in root.rglob("*.py")
-        if file.parent.name != "settings" and file.name not in ("options.py", "cluster.py")
+        f"{file.relative_to(ROOT)}: {name} = {value!r}"
+        for file in ROOT.rglob("*.py")
+        if file.parent.name not in ROOMS and file.name not in ("options.py", "cluster.py")
         for name, value in literal_defaults(ast.parse(file.read_text("utf-8")))
         if not (value is None or value is False)
         and (name, repr(value)) in declared
-        and name not in NEUTRAL.get(file.relative_to(root).as_posix(), set())
+        and name not in NEUTRAL.get(file.relative_to(ROOT).as_posix(), set())
     ]
     written = Counter(
         (name, repr(value))
-        for file in (root / "settings").glob("*.py")
+        for file in DECLARING
         for name, _, default in declarations(ast.parse(file.read_text("utf-8")))
         for value in literals(default)
         if value
@@ -368,8 +371,8 @@ def test_a_default_is_written_once() -> None:
 
 def test_no_declaration_repeats_the_default_that_it_inherits() -> None:
     repeated = []
-    for file in Path(inspect.getfile(Settings)).parent.glob("[a-z]*.py"):
-        module = vars(import_module(f"hybrid_cli.settings.{file.stem}"))
+    for file in DECLARING:
+        module = vars(import_module(f"hybrid_cli.{file.parent.name}.{file.stem}"))
         for name, owner, default in declarations(ast.parse(file.read_text("utf-8"))):
             bases = [each for each in module[owner].__mro__[1:] if issubclass(each, Settings)]
             before = next((each.declared()[name].default for each in bases if name in each.declared()), None)

@@ -13,8 +13,8 @@ from sparse_models import write_checkpoint
 from tiny_collection import write_lines
 
 from hybrid_cli import artifacts, open_retriever
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.export import export

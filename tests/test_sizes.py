@@ -9,9 +9,9 @@ import pytest
 from command import hybrid
 from test_vectors import build, random_vectors
 
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.indexes.auto import footprint
 from hybrid_cli.indexes.faiss import code_size
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.stages.inspect import inspect
 
 COUNT, DIM = 400, 64

@@ -12,9 +12,9 @@ from tiny_collection import corpus_of, counts_of, write_lines
 
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds
+from hybrid_cli.commands import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.json_rows import named_objects, records
-from hybrid_cli.settings import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.stages.prepare import prepare
 
 

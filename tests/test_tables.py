@@ -16,9 +16,9 @@ from tiny_collection import write_lines
 
 from hybrid_cli import runs, storage
 from hybrid_cli.collections import collection
+from hybrid_cli.commands import PrepareDpr
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.settings import PrepareDpr
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.prepare import prepare
 

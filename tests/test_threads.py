@@ -8,9 +8,9 @@ from threading import Barrier, Thread
 import pytest
 
 from hybrid_cli import console
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs import files as input_files
-from hybrid_cli.settings import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.threads import ThreadPool
 

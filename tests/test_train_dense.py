@@ -22,8 +22,8 @@ from trainings import weights
 
 from hybrid_cli import artifacts, open_encoder, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
+from hybrid_cli.commands import TrainDense
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
-from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout

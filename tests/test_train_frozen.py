@@ -16,10 +16,10 @@ from trainings import curve
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts.opening import open_bm25
+from hybrid_cli.commands import TrainDense
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.settings import TrainDense
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout

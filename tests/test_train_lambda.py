@@ -18,12 +18,12 @@ from tiny_collection import TINY_DOCUMENTS
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.examples import open_labels
 from hybrid_cli.artifacts.opening import open_bm25
+from hybrid_cli.commands import TrainLambda
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.static import StaticEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search

@@ -21,8 +21,8 @@ from terminal import Terminal
 from tiny_collection import write_lines
 
 from hybrid_cli import console
+from hybrid_cli.commands import PrepareBeir
 from hybrid_cli.reporting.tables import Table, csv_text, latex, latex_table, markdown, markdown_table
-from hybrid_cli.settings import PrepareBeir
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search

@@ -21,9 +21,9 @@ from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.indexes import docids_of
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
 from hybrid_cli.collections import collection
+from hybrid_cli.commands import Compose, Encode, IndexBm25, PrepareFiles, Search, Update
 from hybrid_cli.indexes.shards import vector_blocks
 from hybrid_cli.runs import read_run
-from hybrid_cli.settings import Compose, Encode, IndexBm25, PrepareFiles, Search, Update
 from hybrid_cli.stages import call
 from hybrid_cli.stages.inspect import inspect
 

@@ -16,7 +16,7 @@ from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
-from hybrid_cli.settings import COMMANDS, IndexBm25, TrainDense
+from hybrid_cli.commands import COMMANDS, IndexBm25, TrainDense
 from hybrid_cli.storage import MANIFEST, SCHEMAS, Kind, layout
 from hybrid_cli.training import loop
 

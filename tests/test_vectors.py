@@ -18,12 +18,12 @@ from small_artifacts import vector_hits, vector_scores
 
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.opening import open_dense
+from hybrid_cli.commands import VectorIndex
 from hybrid_cli.indexes import construction
 from hybrid_cli.indexes.auto import measure_recall
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo, nearest
 from hybrid_cli.indexes.faiss import same_graph, set_threads, sign_bits
 from hybrid_cli.indexes.shards import shard_path, write_shard
-from hybrid_cli.settings import VectorIndex
 from hybrid_cli.storage import Kind
 
 DIM, COUNT = 16, 600

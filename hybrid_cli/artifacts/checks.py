@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hybrid_cli import plugins
 from hybrid_cli.artifacts.inputs import Input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, foreign_file
 from hybrid_cli.errors import DamageError, InputError, path_error
 from hybrid_cli.inputs.files import read_bytes
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.settings.options import REQUIRED, By
 from hybrid_cli.storage import SCHEMAS, Kind
@@ -276,4 +277,5 @@ def unknown_options(existing: Manifest) -> list[str]:
 @cache
 def _settings_of(stage: str) -> type[Settings] | None:
     """Return the settings class of a stage; `search --exact` is a stage of the command `search`."""
-    return {kind.command: kind for kind in COMMANDS}.get(stage.partition(" --")[0])
+    commands, name = plugins.registry("commands"), stage.partition(" --")[0]
+    return commands[name].settings if name in commands.built_in() else None

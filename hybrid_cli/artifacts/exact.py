@@ -14,10 +14,10 @@ from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import index_manifest, recorded_model
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.passages import NO_GROUPS
-from hybrid_cli.settings import SearchOptions
-from hybrid_cli.settings.common import OnDevice
+from hybrid_cli.retrieval.options import Searching
 
 _SEARCHED = ("k1", "b", "weight", "group")  # options of a run that change its scores
 
@@ -34,9 +34,9 @@ class SearchedIndex:
 
     index: Path
     queries: Path
-    options: SearchOptions
+    options: Searching
 
-    def scorer(self, qids: pl.Series, device: str = OnDevice.device) -> Callable[[pl.DataFrame], pl.Series]:
+    def scorer(self, qids: pl.Series, device: str = DEVICE) -> Callable[[pl.DataFrame], pl.Series]:
         """Return a function from pairs (qid, docid) to their scores by the index (float32).
 
         Args:
@@ -67,7 +67,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
     if made is None:
         if queries is None:
             raise path_error(run, "the queries are not recorded; pass them with --queries", code="queries-missing")
-        return SearchedIndex(index, queries, SearchOptions(group=NO_GROUPS))
+        return SearchedIndex(index, queries, Searching(group=NO_GROUPS))
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
         before = made.input_path("index")
         if "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search":
@@ -86,9 +86,7 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
     options = {name: made.options[name] for name in _SEARCHED if made.options.get(name) is not None}
     if (model := recorded_model(run, made)) is not None:
         options["model"] = str(model)
-    return SearchedIndex(
-        index, queries or _recorded_queries(run, made), SearchOptions(**{"group": NO_GROUPS, **options})
-    )
+    return SearchedIndex(index, queries or _recorded_queries(run, made), Searching(**{"group": NO_GROUPS, **options}))
 
 
 def exact_sources(

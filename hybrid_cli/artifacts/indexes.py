@@ -21,7 +21,7 @@ from hybrid_cli.indexes.faiss import is_binary
 from hybrid_cli.indexes.options import FLAT
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.retrieval.filters import Metadata
-from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
+from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, layout
 
 _LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors

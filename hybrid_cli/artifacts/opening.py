@@ -34,10 +34,9 @@ from hybrid_cli.lexical.impacts import READ_WHOLE
 from hybrid_cli.lexical.index import ExpandedQueries, LexicalIndex, read_parameters
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
+from hybrid_cli.retrieval.options import Searching
 from hybrid_cli.runs import SortedIds
 from hybrid_cli.runs.index import Index
-from hybrid_cli.settings import SearchOptions
-from hybrid_cli.settings.common import OnDevice
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.storage.layout import INDEX_ENCODER
 
@@ -49,7 +48,10 @@ if TYPE_CHECKING:
 
 
 def open_index(
-    path: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None, vectors: Path | None = None
+    path: Path,
+    options: Searching | None = None,
+    shards: Sequence[Path] | None = None,
+    vectors: Path | None = None,
 ) -> Index:
     """Open one index for search, of passages with their documents as hits.
 
@@ -62,7 +64,7 @@ def open_index(
     Raises:
         InputError: the artifact is not an index, or the encoder differs from the one that built it.
     """
-    options, shards = options or SearchOptions(), shards or shards_of(path)
+    options, shards = options or Searching(), shards or shards_of(path)
     manifests = [index_manifest(shard) for shard in shards]
     parts: Sequence[Index]
     if manifests[0].kind == Kind.DENSE_INDEX:
@@ -74,7 +76,7 @@ def open_index(
     return opened if rule == NO_GROUPS else Grouped(opened, rule)
 
 
-def _dense_parts(shards: Sequence[Path], options: SearchOptions, vectors: Path | None) -> list[DenseIndex]:
+def _dense_parts(shards: Sequence[Path], options: Searching, vectors: Path | None) -> list[DenseIndex]:
     limit_threads(options.threads)
     indexes = [_with_options(shard, options) for shard in shards]
     if vectors is None:
@@ -105,7 +107,7 @@ def _stored_vectors(index: DenseIndex, folder: Path) -> Callable[[pl.DataFrame],
     return lambda queries: stored[ids.positions(queries["qid"], "no vector for query")]
 
 
-def _with_options(path: Path, options: SearchOptions) -> DenseIndex:
+def _with_options(path: Path, options: Searching) -> DenseIndex:
     """Open a dense index with the search parameters of `options`."""
     index = open_dense(path, options.ef_search, options.nprobe, options.binary_k)
     if index.info.factory != FLAT:
@@ -114,7 +116,7 @@ def _with_options(path: Path, options: SearchOptions) -> DenseIndex:
 
 
 def _lexical_parts(
-    path: Path, options: SearchOptions, shards: Sequence[Path], manifests: Sequence[Manifest]
+    path: Path, options: Searching, shards: Sequence[Path], manifests: Sequence[Manifest]
 ) -> list[Index]:
     whole = {"--rm3": options.rm3, f"--engine {options.engine}": options.engine != "matrix"}
     if "shard" in manifests[0].counts and any(whole.values()):
@@ -133,7 +135,7 @@ def _lexical_parts(
     return [ExpandedQueries(opened[0], rm3)] if rm3 else [*opened]
 
 
-def _open_lucene(path: Path, options: SearchOptions, manifest: Manifest, rm3: Rm3 | None) -> Index:
+def _open_lucene(path: Path, options: Searching, manifest: Manifest, rm3: Rm3 | None) -> Index:
     if not (path / layout.LUCENE).is_dir():
         learned = "encoder" in manifest.counts
         reason = f"{path}: has no Lucene index, since its weights are learned; omit it"
@@ -147,7 +149,7 @@ def _open_lucene(path: Path, options: SearchOptions, manifest: Manifest, rm3: Rm
     return LuceneIndex(path, docids_of(path), options.k1, options.b, rm3, options.threads, language)
 
 
-def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: SearchOptions | None = None) -> HybridIndex:
+def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Searching | None = None) -> HybridIndex:
     """Open several indexes of one corpus for exact search by the weighted sum of their scores.
 
     Args:
@@ -160,7 +162,7 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
     """
     from hybrid_cli.indexes.hybrid_search import HybridIndex  # imports numba
 
-    options = options or SearchOptions(exact=True)
+    options = options or Searching()
     kinds = [read_manifest(path).kind for path in paths]
     if Kind.DENSE_INDEX not in kinds or kinds.count(Kind.LEXICAL_INDEX) > 1:
         problem = f"{', '.join(map(str, paths))}: exact search needs one or more dense indexes, and at most one lexical"
@@ -296,7 +298,7 @@ def open_dense(
 def query_encoder(
     index: DenseIndex,
     model: str | Path | None = None,
-    device: str = OnDevice.device,
+    device: str = DEVICE,
     weight: float | None = None,
     of_documents: bool = False,
 ) -> Encoder:

@@ -35,7 +35,7 @@ from hybrid_cli.cluster import inputs_on_machine
 from hybrid_cli.errors import DamageError, HybridError, InputError
 from hybrid_cli.inputs.files import opened, refuse_unsafe_name
 from hybrid_cli.inputs.json_values import read_object
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.storage import MANIFEST, Kind, disk, files
 from hybrid_cli.threads import ThreadPool

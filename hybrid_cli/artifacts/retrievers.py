@@ -24,10 +24,10 @@ from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_pat
 from hybrid_cli.inputs.json_values import make_typed, read_json
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.retrieval.calibration import Calibration
+from hybrid_cli.retrieval.options import Searching
 from hybrid_cli.retrieval.retriever import RerankStep, Retriever
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Index
-from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind, disk, layout
 
 OF_AUTO = "retriever"  # in the folder of `auto`
@@ -272,7 +272,7 @@ def open_reranker(folder: Path, stored: Mapping[str, str | int], corpora: Sequen
     return RerankStep(int(stored["depth"]), lambda pairs: model.scores(pairs)[0], documents.texts)
 
 
-def open_retriever(files: RetrieverFiles, options: SearchOptions | None = None) -> Retriever:
+def open_retriever(files: RetrieverFiles, options: Searching | None = None) -> Retriever:
     """Open a retriever that `compose` wrote.
 
     Args:
@@ -282,7 +282,7 @@ def open_retriever(files: RetrieverFiles, options: SearchOptions | None = None) 
     Raises:
         InputError: an index, or the reranker, cannot be opened; or hits have no probabilities.
     """
-    stored, options, reranker = files.stored, options or SearchOptions(), None
+    stored, options, reranker = files.stored, options or Searching(), None
     if stored.reranker is not None:
         corpora = existing_paths(corpora_of(files.manifests))
         reranker = open_reranker(files.folder, stored.reranker, corpora, options.device)
@@ -294,7 +294,10 @@ def open_retriever(files: RetrieverFiles, options: SearchOptions | None = None) 
 
 
 def open_searchable(
-    path: Path, options: SearchOptions | None = None, shards: Sequence[Path] | None = None, vectors: Path | None = None
+    path: Path,
+    options: Searching | None = None,
+    shards: Sequence[Path] | None = None,
+    vectors: Path | None = None,
 ) -> Index:
     """Open an index or a retriever for search; see `open_index`."""
     if is_retriever(path):
@@ -302,9 +305,9 @@ def open_searchable(
     return open_index(path, options, shards, vectors)
 
 
-def open_sides(indexes: Sequence[Path], options: SearchOptions | None = None) -> dict[str, Index]:
+def open_sides(indexes: Sequence[Path], options: Searching | None = None) -> dict[str, Index]:
     """Open indexes as the sides of a retriever: name -> open index."""
-    options = options or SearchOptions()
+    options = options or Searching()
     if options.engine == "lucene":
         raise option_error("engine", "lucene", "only with one index", code="option-does-not-apply")
     return dict(zip(short_names(indexes), (open_index(index, options) for index in indexes), strict=True))
@@ -313,7 +316,7 @@ def open_sides(indexes: Sequence[Path], options: SearchOptions | None = None) ->
 def open_fused(
     indexes: Sequence[Path],
     manifests: Sequence[Sequence[Manifest]],
-    options: SearchOptions,
+    options: Searching,
     weights: str | Sequence[float] | None,
 ) -> Retriever:
     """Open several indexes of one corpus, fused as a file of `fuse --tune` states, or by the default fusion.

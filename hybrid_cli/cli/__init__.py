@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from hybrid_cli import console, memory, plugins
-from hybrid_cli.cli import options, signals, startup, streams
+from hybrid_cli import console, interrupts, memory, plugins
+from hybrid_cli.cli import options, startup, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.cli.removed import removed_error
 from hybrid_cli.errors import HybridError, InputError, path_error
@@ -46,7 +46,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     streams.prepare()
     try:
-        with signals.raise_on_signals() as ended, plugins.load_files(options.requested_plugins(sys.argv[1:])):
+        with interrupts.raise_on_signals() as ended, plugins.load_files(options.requested_plugins(sys.argv[1:])):
             code = _program()(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started
@@ -55,7 +55,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # of a library that reads a file; Typer takes it for Ctrl-D
             _stop_at(error.__cause__, debug)
-        stopped = signals.Interrupted(ended[0] if ended else KeyboardInterrupt())
+        stopped = interrupts.Interrupted(ended[0] if ended else KeyboardInterrupt())
         _stop(stopped, error, debug)
     except _UsageError as error:
         _refuse_usage(error, debug)

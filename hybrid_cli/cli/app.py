@@ -14,8 +14,9 @@ from hybrid_cli import console
 from hybrid_cli.cli import startup
 from hybrid_cli.cli.options import EVERYWHERE, add_command, without_types
 from hybrid_cli.cli.removed import removed_error
+from hybrid_cli.commands import ALL_COMMANDS, COMMANDS, READERS
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import ALL_COMMANDS, COMMANDS, READERS, Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.version import __version__
 
 PLUGIN = EVERYWHERE["plugin"]

@@ -20,8 +20,8 @@ from typer.core import TyperCommand
 from hybrid_cli import console, plugins
 from hybrid_cli.cli import startup
 from hybrid_cli.cli.removed import removed_error
-from hybrid_cli.cli.signals import Interrupted
 from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.interrupts import Interrupted
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings

@@ -17,6 +17,7 @@ from hybrid_cli.artifacts.lineage import passage_length
 from hybrid_cli.artifacts.opening import open_bm25, open_dense, open_hybrid, query_encoder
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_retriever, open_sides
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import SearchOptions
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.complementarity import overlap
 from hybrid_cli.evaluation.measures import evaluate_run, mean_of, without_query
@@ -30,7 +31,6 @@ from hybrid_cli.passages import MAX, NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.groups import by_document, judgments_of_documents
-from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind
 
 MEASURE, TOP = "nDCG@10", 10

@@ -15,13 +15,13 @@ from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, warn_lost
 from hybrid_cli.artifacts.opening import open_bm25, open_dense, query_encoder
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Export
 from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.exports.comparison import Loss, fusion_of, judgments_for, loss_in_words, measure_loss
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import ENGINES, Engine, Fusion, Request, Translation
 from hybrid_cli.lexical.options import weighted_fields
-from hybrid_cli.settings import Export
 from hybrid_cli.storage import Kind, disk, layout
 
 

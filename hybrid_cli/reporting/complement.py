@@ -17,6 +17,7 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.artifacts.belonging import check_common
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands.analysis import Comparison
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy, buckets, complementarity
 from hybrid_cli.evaluation.buckets import HARD, Buckets
@@ -24,7 +25,6 @@ from hybrid_cli.evaluation.complementarity import CUTOFFS, RBO_DEPTH, Sets, chan
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, note_depth, text_files
 from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
-from hybrid_cli.settings.analysis import Comparison
 
 SHOWN_HITS = 3
 _TEXT_CHARACTERS = 200

@@ -10,6 +10,7 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Report
 from hybrid_cli.evaluation import buckets
 from hybrid_cli.evaluation.buckets import Buckets
 from hybrid_cli.evaluation.complementarity import changes, first_position, first_relevant, most_changed
@@ -26,7 +27,6 @@ from hybrid_cli.reporting.complement import (
 )
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.summary import Summary, summarize
-from hybrid_cli.settings import Report
 from hybrid_cli.storage import Kind
 
 SHOWN_HITS = 10  # per list

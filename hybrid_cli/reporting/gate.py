@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli import console
+from hybrid_cli.commands.analysis import Gate
 from hybrid_cli.evaluation.gate import DEVIATION_OF_DIFFERENCES, Deviation, Origin
 from hybrid_cli.evaluation.significance import ALPHA
 from hybrid_cli.reporting.complement import RELEVANT, Hit, hit_text
 from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
-from hybrid_cli.settings.analysis import Gate
 
 _FEWEST_RANKS = 3
 _HASH, _SHORT = re.compile(r"([0-9a-f]{8})[0-9a-f]{24}"), r"\1"

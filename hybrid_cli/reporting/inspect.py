@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
+from hybrid_cli.commands import Inspect
 from hybrid_cli.errors import HybridError
 from hybrid_cli.reporting import tables
 from hybrid_cli.reporting.tables import Table, figure
 from hybrid_cli.reporting.terminal import show_calibration
-from hybrid_cli.settings import Inspect
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -15,6 +15,7 @@ from hybrid_cli.artifacts.inputs import has_content
 from hybrid_cli.artifacts.judged import judgments_of
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands.analysis import ACC, Comparison
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -31,7 +32,6 @@ from hybrid_cli.evaluation.measures import (
 )
 from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
-from hybrid_cli.settings.analysis import ACC, Comparison
 
 OVERLAP = "RBO"
 _SHARE_JUDGED = "Judged"

@@ -20,6 +20,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands.analysis import Evaluate
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.measures import parse_measures
@@ -28,7 +29,6 @@ from hybrid_cli.reporting import summary as summaries
 from hybrid_cli.reporting.plan import OVERLAP, EvaluationPlan
 from hybrid_cli.reporting.summary import Summary, describe_test, different, legend, lettered
 from hybrid_cli.reporting.tables import Result, Table, figure
-from hybrid_cli.settings.analysis import Evaluate
 from hybrid_cli.storage import PROBABILITY, Kind
 
 _MEAN = pl.col("value").mean()

@@ -10,6 +10,7 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.lineage import pseudo_queries
+from hybrid_cli.commands.analysis import Comparison, Evaluate
 from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
@@ -19,7 +20,6 @@ from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.plan import EvaluationPlan
 from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Result, Table, count, figure, pseudo_note
 from hybrid_cli.reporting.verdict import Verdict
-from hybrid_cli.settings.analysis import Comparison, Evaluate
 
 _MAIN_MEASURE = "nDCG@10"
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")

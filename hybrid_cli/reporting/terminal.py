@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
+from hybrid_cli.commands import Doctor, Presets, Search
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
 from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
 from hybrid_cli.reporting.verdict import Verdict, evidence_sentence
-from hybrid_cli.settings import Doctor, Presets, Search
 
 if TYPE_CHECKING:
     from hybrid_cli.fusion.tuning import TunedWeight

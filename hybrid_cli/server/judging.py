@@ -21,6 +21,7 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SKIPPED, Answer, Journal, Pair, is_rater, now
 from hybrid_cli.collections.judgments import JournalJudgments
+from hybrid_cli.commands import Serve
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.retrieved import Pool, pools
@@ -40,7 +41,6 @@ from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.server.answers import marked
 from hybrid_cli.server.live import Live
-from hybrid_cli.settings import Serve
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -25,6 +25,7 @@ from hybrid_cli.artifacts.retrievers import (
 )
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
+from hybrid_cli.commands import SearchOptions
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.options import HITS
@@ -35,7 +36,6 @@ from hybrid_cli.retrieval.filters import Metadata
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
-from hybrid_cli.settings import SearchOptions
 from hybrid_cli.storage import Kind
 
 FUSED = "hybrid"  # the column of the fusion

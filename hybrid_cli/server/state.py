@@ -16,12 +16,12 @@ from hybrid_cli.artifacts.indexes import corpora_of
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.retrievers import retriever_at
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Serve
 from hybrid_cli.errors import HybridError
 from hybrid_cli.server import answers
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.server.judging import Judging
 from hybrid_cli.server.live import Live
-from hybrid_cli.settings import Serve
 from hybrid_cli.storage import layout
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2, 5, 10)

@@ -1,105 +1,348 @@
-"""The options of every command, declared once: type, default, range, help, and the variants they apply to."""
+"""The base of all settings classes: every option is declared once, and every value is converted and checked.
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+A settings class is a frozen dataclass. Each field carries its type, default, range, help, panel of the help, and the
+variants to which it applies. The command line, `--config`, the Python API, the manifest and the reference of commands
+read these declarations. (Dataclasses rather than pydantic: `hybrid --help` imports nothing heavy, values stay plain,
+and an error names the option in one line.)
+"""
 
-from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report
-from hybrid_cli.settings.auto import Auto
-from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.data import (
-    READERS,
-    Perturb,
-    PrepareBeir,
-    PrepareDpr,
-    PrepareFiles,
-    PrepareIrds,
-    PrepareMsmarco,
-    PreparePythonDocs,
-    PrepareTevatron,
-    PrepareTrec,
-    Split,
-)
-from hybrid_cli.settings.dense import Combine, ConvertCheckpoint, Encode, Presets, VectorIndex
-from hybrid_cli.settings.fusion import Compose, ConcatRuns, Fuse, Rerank, Serve, Update
-from hybrid_cli.settings.retrieval import IndexBm25, Search, SearchOptions
-from hybrid_cli.settings.training import (
-    DistillLite,
-    Label,
-    MineNegatives,
-    Pretrain,
-    TrainDense,
-    TrainLambda,
-    TrainReranker,
-    TrainSparse,
-)
+from __future__ import annotations
 
-COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
-    Auto,
-    *(READERS[name] for name in READERS.built_in()),
-    Split,
-    Perturb,
-    IndexBm25,
-    MineNegatives,
-    Label,
-    Pretrain,
-    TrainDense,
-    TrainLambda,
-    DistillLite,
-    TrainSparse,
-    TrainReranker,
-    ConvertCheckpoint,
-    Presets,
-    Combine,
-    Encode,
-    Search,
-    Judge,
-    Fuse,
-    Compose,
-    Update,
-    Serve,
-    Rerank,
-    ConcatRuns,
-    Evaluate,
-    Gate,
-    Report,
-    Inspect,
-    Export,
-    Doctor,
+import inspect
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields, replace
+from functools import cache
+from inspect import get_annotations
+from pathlib import Path
+from typing import Any, ClassVar, Self, get_args, get_type_hints
+
+from hybrid_cli import plugins
+from hybrid_cli.errors import InputError
+from hybrid_cli.settings.conversion import bare_type, converted, is_pair, json_value
+from hybrid_cli.settings.options import (
+    GIVEN,
+    KEY,
+    POSITIVE,
+    REQUIRED,
+    By,
+    Condition,
+    Option,
+    Scope,
+    alternatives,
+    declare,
+    spelling,
 )
 
-
-class Command(NamedTuple):
-    """A command: its settings class, and the function that runs it; None for ours, which are in `stages`."""
-
-    settings: type[Settings]
-    function: Callable[[Any], Any] | None = None
-
-    @property
-    def documented(self) -> type[Settings]:
-        """The class whose docstring is the help."""
-        return self.settings
+ATTRIBUTES = "\n    Attributes:\n"
 
 
-def as_command(name: str, added: Any) -> Command:
-    """Return the command of a plugin: a function with the decorator `stage`.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of all settings classes: the constructor converts and checks values.
 
-    Raises:
-        ValueError: another object.
+    The class docstring is the help of the command and, in its section `Attributes`, of the options. None means that an
+    option is not set.
+
+    Attributes:
+        given: names of the options that were set explicitly.
+        scopes: conditions, and the options that apply only under them; see `scope`. An option of several scopes
+            applies in each. A subclass that declares an option again, with `applies`, replaces its scopes.
+        option_panel: panel of the options that the class declares, without a panel of their own.
     """
-    kind = getattr(added, "settings", None)
-    if not isinstance(kind, type) or not issubclass(kind, Settings):
-        raise ValueError("it is no function with the decorator `hybrid_cli.stages.stage`")
-    if kind.command != name or not kind.panel:
-        raise ValueError(f"{kind.__name__} needs `command = {name!r}` and a `panel`")
-    return Command(kind, added)
+
+    command: ClassVar[str] = ""
+    panel: ClassVar[str] = ""
+    examples: ClassVar[tuple[str, ...]] = ()
+    given: ClassVar[frozenset[str]] = frozenset()
+    scopes: ClassVar[tuple[Scope, ...]] = ()
+    option_panel: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Complete the declarations of a class, before the dataclass reads them."""
+        super().__init_subclass__(**more)
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, Field) and KEY in value.metadata:
+                declared = value.metadata[KEY]
+                declared = declared if isinstance(declared, Option) else _inherited(cls, name, declared)
+                if not (declared.panel or declared.positional):
+                    declared = replace(declared, panel=vars(cls).get("option_panel", ""))
+                setattr(cls, name, declare(declared))
+
+    def __new__(cls, *args: Any, **values: Any) -> Self:
+        """Record the names of the set options; the dataclass constructor then assigns the values."""
+        made = super().__new__(cls)
+        positional = [field.name for field in fields(cls) if field.init and not field.kw_only]
+        named = {**dict(zip(positional, args, strict=False)), **values}
+        declared = cls.declared()
+        given = (name for name, value in named.items() if not _is_unset(value, declared.get(name)))
+        object.__setattr__(made, "given", frozenset(given))
+        return made
+
+    def __post_init__(self) -> None:
+        """Convert each value to the declared type, fill in defaults, and refuse invalid values and options."""
+        types = self.types()
+        for name, declared in self.declared().items():
+            value = getattr(self, name)
+            if name in self.given:
+                value = converted(name, declared, types[name], value)
+            elif declared.default is REQUIRED:
+                problem = f"{spelling(name, declared)}: needs at least one value"
+                raise InputError(problem, code="missing-value", option=name)
+            elif _is_unset(value, declared) and not isinstance(declared.default, By):
+                value = declared.default
+            object.__setattr__(self, name, value)
+        for name, declared in self.declared().items():
+            if name not in self.given and isinstance(declared.default, By):
+                object.__setattr__(self, name, declared.default.resolve(self))
+        self.check_facts()
+        self._check_rules()
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that do not fit together, beyond the rules of the declarations."""
+
+    def _check_rules(self) -> None:
+        """Refuse an option that is needed and not set, or excluded and set."""
+        values = self.values()
+
+        def holding(conditions: Iterable[Condition]) -> Iterator[tuple[Condition, list[str], list[str]]]:
+            for condition in conditions:
+                if condition.allowed.keys() <= values.keys() and condition.holds(values):
+                    yield condition, *self._in_words(condition)
+
+        for name, declared in self.declared().items():
+            flag = name.upper() if declared.positional else spelling(name, declared)
+            for condition, others, _ in holding(declared.excluded if name in self.given else ()):
+                problem = f"{flag}: not with {' and '.join(others)}"
+                raise InputError(problem, code="conflicting-options", option=name, others=tuple(condition.allowed))
+            for condition, others, unset in holding(() if values[name] else declared.needed):
+                raise InputError(
+                    f"{' and '.join(others) or self.command}: needs {alternatives([flag, *unset])}",
+                    code="missing-option",
+                    option=name,
+                    needed_by=next(iter(condition.allowed)) if others else self.command,
+                )
+
+    def check_facts(self, subject: str = "", **facts: Any) -> None:
+        """Refuse options that were set but do not apply.
+
+        Args:
+            subject: phrase for the message: `out/dense is a dense index`.
+            facts: facts that only the stage knows, by the names used in `when`.
+
+        Raises:
+            InputError: an option does not apply; the message names the variants to which it belongs.
+        """
+        known = {**self.values(), **facts}
+        for name in sorted(self.given):
+            if not self.applies(name, **known):
+                problem = (
+                    f"{spelling(name, self.declared()[name], getattr(self, name))}: "
+                    f"{self.variants(name)}{self._here(name, subject)}"
+                )
+                raise InputError(problem, code="option-does-not-apply", option=name)
+
+    @classmethod
+    def variants(cls, name: str) -> str:
+        """Return the variants of an option in words: `only with --loss margin or residual-margin`; empty if all."""
+        first, *others = [cls._variant(condition) for condition in cls.declared()[name].applies] or [""]
+        if not all((first, *others)):  # one condition always holds
+            return ""
+        joint = ", except " if first.startswith("not") else ", or "
+        return joint.join([first, *(other.removeprefix("only ") for other in others)])
+
+    @classmethod
+    def _variant(cls, condition: Condition) -> str:
+        wanted, unset = cls._in_words(condition)
+        parts = [f"only with {' and '.join(wanted)}"] if wanted else []
+        return ", ".join([*parts, *([f"not with {alternatives(unset)}"] if unset else [])])
+
+    @classmethod
+    def _in_words(cls, condition: Condition) -> tuple[list[str], list[str]]:
+        """Return the options of a condition with their values, and the options that must not be set."""
+        wanted, unset = [], []
+        for name, allowed in condition.allowed.items():
+            other = cls.declared().get(name)
+            if other is None and (allowed is GIVEN or allowed is None or isinstance(allowed, bool)):
+                continue  # an option that only subclasses have
+            label = "" if other is None else name.upper() if other.positional else spelling(name, other)
+            if other and (allowed is None or allowed is False):
+                unset.append(label)
+            elif other and (allowed is GIVEN or allowed is True):
+                wanted.append(label)
+            else:
+                values = allowed if isinstance(allowed, tuple) else ("above 0" if allowed is POSITIVE else allowed,)
+                named = f"{label} {alternatives([str(value) for value in values if value is not None])}".strip()
+                wanted.append(f"no {label}, or {named}" if None in values else named)
+        return wanted, unset
+
+    def _here(self, name: str, subject: str) -> str:
+        """Return the current values of the options in the condition, for the message."""
+        if subject:
+            return f"; {subject}"
+        others = {other for condition in self.declared()[name].applies for other in condition.allowed}
+        known = ((other, getattr(self, other)) for other in sorted(others & set(self.declared())))
+        texts = ((other, ",".join(map(str, value)) if isinstance(value, tuple) else value) for other, value in known)
+        return "".join(
+            f"; {spelling(other, self.declared()[other])} is {text}"
+            for other, text in texts
+            if isinstance(text, str) and text
+        )
+
+    def applies(self, name: str, **facts: Any) -> bool:
+        """Return whether an option applies under these settings and facts."""
+        conditions = self.declared()[name].applies
+        known = {**self.values(), **facts}
+        return not conditions or any(condition.holds(known) for condition in conditions)
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name."""
+        return {name: getattr(self, name) for name in self.declared()}
+
+    def recorded(self, **facts: Any) -> dict[str, Any]:
+        """Return the options that apply, as JSON values, for the manifest."""
+        self.check_facts(**facts)
+        return {
+            name: json_value(getattr(self, name))
+            for name, declared in self.declared().items()
+            if declared.recorded and self.applies(name, **facts)
+        }
+
+    def changed(self, **values: Any) -> Self:
+        """Return these settings with other values; None resets an option to its default."""
+        return type(self)(**{**{name: getattr(self, name) for name in self.given}, **values})
+
+    @classmethod
+    def description(cls) -> str:
+        """Return the help of the command: the docstring without the help of its options."""
+        return inspect.cleandoc((cls.__doc__ or "").partition(ATTRIBUTES)[0])
+
+    @classmethod
+    def declared(cls) -> Mapping[str, Option]:
+        """Return the declarations by field name."""
+        return _declared(cls)  # type: ignore[arg-type]
+
+    @classmethod
+    def types(cls) -> Mapping[str, Any]:
+        """Return the resolved types by field name."""
+        return _types(cls)  # type: ignore[arg-type]
 
 
-ALL_COMMANDS: Registry[Command] = Registry(
-    "commands", {kind.command: Command(kind) for kind in COMMANDS}, as_command, ("prepare",)
-)
+def _is_unset(value: Any, declared: Option | None) -> bool:
+    if declared is not None and declared.automatic is not None and value == declared.automatic:
+        return True
+    return value is None or (isinstance(value, list | tuple | dict) and not value)
 
 
-def command_names() -> list[str]:
-    """Return the names of all commands, of plugins too."""
-    return [*ALL_COMMANDS, *(f"prepare {entry.name}" for entry in READERS.others())]
+@cache
+def _declared(kind: Any) -> Mapping[str, Option]:
+    options, types = _applied(kind), _types(kind)
+    recorded = {name: not _is_path(types[name]) if (own := options[name].recorded) is None else own for name in options}
+    return {
+        name: replace(declared, recorded=recorded[name], help=_help(kind, name) or declared.help)
+        for name, declared in options.items()
+    }
+
+
+def _help(kind: type, name: str) -> str:
+    """Return the help of an option from the docstring of the class, or of the first base class that has one."""
+    texts = (attributes_of(base).get(name, "") for base in kind.__mro__)
+    text = next(filter(None, texts), "")
+    return re.sub(r"^[a-z]+(?=[ ,:;])", lambda word: word[0].capitalize(), text)
+
+
+@cache
+def attributes_of(kind: type) -> Mapping[str, str]:
+    """Return the section `Attributes` of a class docstring by name; empty without one."""
+    *_, section = (vars(kind).get("__doc__") or "").partition(ATTRIBUTES)
+    entries = re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+@cache
+def _applied(kind: Any) -> Mapping[str, Option]:
+    """Return the declarations with the conditions of their scopes."""
+    final = _in_order(kind)
+    options = dict(final)
+    for base in (base for base in reversed(kind.__mro__) if issubclass(base, Settings)):
+        for name, conditions in _scoped(base, final).items():
+            own = options[name].applies or (Condition({}),)
+            both = (Condition({**one.allowed, **other.allowed}) for other in conditions for one in own)
+            options[name] = replace(options[name], applies=tuple(both))
+    return options
+
+
+def _scoped(base: type[Settings], final: Mapping[str, Option]) -> dict[str, list[Condition]]:
+    """Return name of an option -> the conditions of its scopes in a class, unless a subclass declares it again."""
+    found: dict[str, list[Condition]] = {}
+    scopes: tuple[Scope, ...] = vars(base).get("scopes", ())
+    named = {member for _, members in scopes for member in members if isinstance(member, str)}
+    for conditions, members in scopes:
+        for member in members:
+            declared = _in_order(base if isinstance(member, str) else member)  # type: ignore[arg-type]
+            for name in [member] if isinstance(member, str) else declared.keys() - named:
+                if final[name] is declared[name]:
+                    found.setdefault(name, []).extend(conditions)
+    return found
+
+
+def _in_order(kind: type[Settings]) -> dict[str, Option]:
+    """Return the declarations in the order of the settings classes, which inherit fields of the library too."""
+    declared: dict[str, Option] = {field.name: field.metadata[KEY] for field in fields(kind) if KEY in field.metadata}
+    names = (name for base in reversed(kind.__mro__) if issubclass(base, Settings) for name in get_annotations(base))
+    return {name: declared[name] for name in dict.fromkeys(names) if name in declared}
+
+
+def _is_path(kind: Any) -> bool:
+    """Return whether a type is a path, or has paths."""
+    return kind is Path or any(map(_is_path, get_args(kind)))
+
+
+@cache
+def _types(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _inherited(kind: type[Settings], name: str, changes: Mapping[str, Any]) -> Option:
+    """Return an option that a base class declares, with changes; a default of the library takes precedence."""
+    libraries = [parent for parent in kind.__bases__ if not issubclass(parent, Settings) and hasattr(parent, name)]
+    default = {"default": getattr(libraries[0], name)} if libraries else {}
+    bases: Iterator[Any] = (parent for parent in kind.__mro__[1:] if issubclass(parent, Settings))
+    declared = next((_applied(parent)[name] for parent in bases if name in _applied(parent)), None)
+    values = {**default, **changes}
+    return Option(**values) if declared is None else replace(declared, **values)
+
+
+def command_line(settings: Settings) -> str:
+    """Return `hybrid COMMAND ...` with the arguments and the options that were set, to paste into a shell."""
+    arguments, options = [], []
+    for name, declared in settings.declared().items():
+        if name not in settings.given:
+            continue
+        value = getattr(settings, name)
+        if declared.positional:
+            arguments += list(map(_text, value)) if isinstance(value, tuple) else [str(value)]
+        else:
+            options += list(_words(spelling(name, declared, value), value, is_pair(bare_type(settings.types()[name]))))
+    for path in plugins.files():
+        options += ["--plugin", str(path)]
+    return shlex.join(["hybrid", *settings.command.split(), *arguments, *options])
+
+
+def _words(name: str, value: Any, pair: bool) -> Iterator[str]:
+    """Yield the words of one option."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (name, f"{key}={item}")
+    elif isinstance(value, bool):
+        yield name
+    elif pair:
+        yield from (name, *map(_text, value))
+    else:
+        yield from (name, ",".join(map(_text, value)) if isinstance(value, tuple) else _text(value))
+
+
+def _text(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else str(value)

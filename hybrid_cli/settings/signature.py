@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.base import Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import bare_type, converted, is_list, is_mapping
 from hybrid_cli.settings.options import REQUIRED, Option, declare
 

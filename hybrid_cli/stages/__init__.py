@@ -14,8 +14,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 from hybrid_cli import plugins
 from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.artifacts.output import stage_scope
+from hybrid_cli.commands import ALL_COMMANDS
 from hybrid_cli.inputs import files as input_files
-from hybrid_cli.settings import ALL_COMMANDS, Settings
+from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import has_url
 
 __all__ = ["Stage", "call", "stage"]

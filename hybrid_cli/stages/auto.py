@@ -8,12 +8,12 @@ from pathlib import Path
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.commands import Auto, Evaluate, Fuse, Judge, Report
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.reporting.summary import show
-from hybrid_cli.settings import Auto, Evaluate, Fuse, Judge, Report
-from hybrid_cli.settings.base import command_line
+from hybrid_cli.settings import command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.training.dense import check_layers
 from hybrid_cli.workflows.recommended import AutoPlan, RecommendedPath

@@ -15,6 +15,8 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.opening import model_of, open_dense
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Combine
+from hybrid_cli.commands.common import as_names
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, kind_of
@@ -27,8 +29,6 @@ from hybrid_cli.fusion.selection import Trials
 from hybrid_cli.fusion.tuning import TunedWeight
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.reporting.terminal import show_tuned_weight
-from hybrid_cli.settings import Combine
-from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 

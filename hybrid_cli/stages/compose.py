@@ -30,6 +30,7 @@ from hybrid_cli.artifacts.retrievers import (
 )
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.folds import Folds, random_folds
+from hybrid_cli.commands import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
@@ -39,7 +40,6 @@ from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold,
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.groups import judgments_for
-from hybrid_cli.settings import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 

@@ -8,10 +8,10 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts.belonging import belongs_together
+from hybrid_cli.commands import ConcatRuns
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.passages import MAX, PASSAGE
 from hybrid_cli.runs.groups import by_document
-from hybrid_cli.settings import ConcatRuns
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 

@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.commands import ConvertCheckpoint
+from hybrid_cli.commands.common import NameOrPath
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders.adapters import merge_adapters
@@ -21,8 +23,6 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder, note_left_out
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import ConvertCheckpoint
-from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 

@@ -9,6 +9,7 @@ from typing import Any
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.examples import open_examples
 from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.commands import DistillLite
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Pair
 from hybrid_cli.encoders.contract import read_contract
@@ -16,7 +17,6 @@ from hybrid_cli.encoders.cross_encoder import is_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import option_error
-from hybrid_cli.settings import DistillLite
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import losses

@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hybrid_cli import plugins
+from hybrid_cli.commands import Doctor
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.reporting.terminal import Check
-from hybrid_cli.settings import Doctor
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import layout
 from hybrid_cli.version import __version__

@@ -12,6 +12,9 @@ from hybrid_cli.artifacts import Manifest, Output
 from hybrid_cli.artifacts.indexes import info_of, model_input, read_info, recorded_corpora, recorded_model_input
 from hybrid_cli.artifacts.opening import model_of, open_dense, query_encoder
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Encode, VectorIndex
+from hybrid_cli.commands.common import DENSE_INDEX, TEXTS, EncoderContract, as_names
+from hybrid_cli.commands.retrieval import OF_SPARSE, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, preset_fields, read_contract, refuse_truncation
@@ -37,9 +40,6 @@ from hybrid_cli.indexes.shards import (
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
-from hybrid_cli.settings import Encode, VectorIndex
-from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, EncoderContract, as_names
-from hybrid_cli.settings.dense import OF_SPARSE, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.storage.layout import INDEX_ENCODER

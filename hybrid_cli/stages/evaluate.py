@@ -11,13 +11,13 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.judged import reused, warn_raters
+from hybrid_cli.commands import Evaluate
 from hybrid_cli.reporting import studies
 from hybrid_cli.reporting.agreement import machine_labels, people_agreement
 from hybrid_cli.reporting.complement import Texts, complement
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
 from hybrid_cli.reporting.tables import Result
-from hybrid_cli.settings import Evaluate
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.retrievers import with_searched

@@ -16,6 +16,8 @@ from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Export
+from hybrid_cli.commands.analysis import FORMATS
 from hybrid_cli.encoders.contract import TRANSFORMER, kind_of, read_contract
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import InputError, option_error, path_error
@@ -28,8 +30,6 @@ from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.files import short_names
-from hybrid_cli.settings import Export
-from hybrid_cli.settings.analysis import FORMATS
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX

@@ -20,6 +20,8 @@ from hybrid_cli.artifacts.opening import limit_threads
 from hybrid_cli.artifacts.output import is_nested
 from hybrid_cli.artifacts.retrievers import check_indexes, index_paths, is_retriever, read_retriever
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Compose, Fuse
+from hybrid_cli.commands.fusion import RRF
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import (
     check_overlap,
@@ -51,9 +53,7 @@ from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Compose, Fuse
-from hybrid_cli.settings.base import command_line
-from hybrid_cli.settings.fusion import RRF
+from hybrid_cli.settings import command_line
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 

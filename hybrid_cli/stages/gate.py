@@ -15,6 +15,8 @@ from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts.judged import warn_raters
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Gate
+from hybrid_cli.commands.analysis import GateInputs
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.evaluation.gate import HITS, Baseline, OtherQueries, deviation_of, drop_p_values, smallest_drop
 from hybrid_cli.evaluation.options import LEVEL
@@ -23,9 +25,7 @@ from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.gate import Gated, Lost, Tested, describe_differences, renewed
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
 from hybrid_cli.reporting.tables import Result, figure
-from hybrid_cli.settings import Gate
-from hybrid_cli.settings.analysis import GateInputs
-from hybrid_cli.settings.base import command_line
+from hybrid_cli.settings import command_line
 from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import disk

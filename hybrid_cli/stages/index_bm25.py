@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage, words
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import IndexBm25
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
@@ -25,7 +26,6 @@ from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.reporting.tables import figure, with_sign
-from hybrid_cli.settings import IndexBm25
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.workflows.updates import write_manifests

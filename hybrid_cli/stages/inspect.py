@@ -23,6 +23,8 @@ from hybrid_cli.artifacts.lineage import Held, indexes_of
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Inspect, SearchOptions
+from hybrid_cli.commands.common import as_names
 from hybrid_cli.encoders.models import named_model
 from hybrid_cli.errors import DamageError, InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
@@ -33,8 +35,6 @@ from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.inputs.files import PARQUET, opened, read_bytes
 from hybrid_cli.inputs.json_values import NOT_JSON, read_object
 from hybrid_cli.passages import NO_GROUPS
-from hybrid_cli.settings import Inspect, SearchOptions
-from hybrid_cli.settings.common import as_names
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import MANIFEST, Kind, disk, layout
 

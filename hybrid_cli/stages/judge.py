@@ -16,6 +16,8 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
 from hybrid_cli.collections.judgments import open_judgments
+from hybrid_cli.commands import Evaluate, Fuse, Judge
+from hybrid_cli.commands.analysis import MACHINE
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.retrieved import Pool, pools
@@ -26,9 +28,7 @@ from hybrid_cli.reporting.judging import QUIT, ComparedRuns, JudgedTexts, Judgin
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.files import name_and_path
-from hybrid_cli.settings import Evaluate, Fuse, Judge
-from hybrid_cli.settings.analysis import MACHINE
-from hybrid_cli.settings.base import command_line
+from hybrid_cli.settings import command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.workflows import machine_judging
 from hybrid_cli.workflows.machine_judging import Question

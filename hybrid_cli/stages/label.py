@@ -18,13 +18,13 @@ from hybrid_cli.artifacts.indexes import shards_of
 from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, open_retriever
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Label, SearchOptions
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.shards import progress
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Label, SearchOptions
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import labels

@@ -17,9 +17,9 @@ from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.judged import warn_raters
 from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import MineNegatives
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.reporting import terminal
-from hybrid_cli.settings import MineNegatives
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Miner, Tally, pairs

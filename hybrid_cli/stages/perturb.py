@@ -15,12 +15,12 @@ import polars as pl
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Perturb
+from hybrid_cli.commands.data import facts_of
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS, Attacked, Draw, Inputs, MissingResource, Rewrite
-from hybrid_cli.settings import Perturb
-from hybrid_cli.settings.data import facts_of
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 

@@ -21,8 +21,8 @@ from hybrid_cli.collections.source import (
     without_empty_files,
 )
 from hybrid_cli.collections.writer import LONG_DOCUMENTS, CollectionWriter, clear
+from hybrid_cli.commands.data import READERS, Prepare, PrepareDocumentFiles, PrepareRows
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings.data import READERS, Prepare, PrepareDocumentFiles, PrepareRows
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk
 

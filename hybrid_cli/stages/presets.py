@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hybrid_cli.commands import Presets
 from hybrid_cli.encoders.contract import PRESETS
-from hybrid_cli.settings import Presets
 from hybrid_cli.stages import stage
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from hybrid_cli import console
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Pretrain
 from hybrid_cli.encoders.contract import Contract, read_contract, stored_encoder
 from hybrid_cli.encoders.models import pick_device, resolve
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.settings import Pretrain
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import prefetch
 from hybrid_cli.training.loop import Job, Progress, Validator

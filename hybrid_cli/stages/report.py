@@ -12,6 +12,9 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.artifacts.judged import reused, warn_raters
 from hybrid_cli.artifacts.lineage import Held
+from hybrid_cli.commands import Report
+from hybrid_cli.commands.analysis import ACC
+from hybrid_cli.commands.common import NameOrPath
 from hybrid_cli.errors import option_error
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.reporting import page, sections
@@ -20,9 +23,6 @@ from hybrid_cli.reporting.data import Findings, find
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments
 from hybrid_cli.reporting.sections import at_depths
 from hybrid_cli.reporting.summary import chosen_baselines
-from hybrid_cli.settings import Report
-from hybrid_cli.settings.analysis import ACC
-from hybrid_cli.settings.common import NameOrPath
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.workflows.retrievers import with_searched

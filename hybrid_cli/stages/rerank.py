@@ -15,11 +15,11 @@ from hybrid_cli.artifacts.examples import open_examples
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Rerank
 from hybrid_cli.encoders.cross_encoder import Reranker, Reranking, load_reranker
 from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import Rerank
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import SCHEMAS, Kind, layout
 from hybrid_cli.training.teachers import ScoredExamples

@@ -33,6 +33,8 @@ from hybrid_cli.artifacts.opening import open_hybrid, open_index, open_lexical
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_fused, open_retriever, open_searchable, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
+from hybrid_cli.commands import Search
+from hybrid_cli.commands.retrieval import RETRIEVER
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import removes_query
@@ -44,8 +46,6 @@ from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.runs.index import Allowed, Index
 from hybrid_cli.runs.tables import SCHEMA
-from hybrid_cli.settings import Search
-from hybrid_cli.settings.retrieval import RETRIEVER
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import PROBABILITY, Kind
 from hybrid_cli.workflows.rm3 import GRID, TunedFeedback

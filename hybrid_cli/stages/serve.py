@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
+from hybrid_cli.commands import Serve
 from hybrid_cli.errors import HybridError, InputError, option_error
-from hybrid_cli.settings import Serve
 from hybrid_cli.stages import call, stage
 from hybrid_cli.workflows.retrievers import tuning
 

@@ -13,8 +13,8 @@ from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import folds
 from hybrid_cli.collections.writer import clear
+from hybrid_cli.commands import Split
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import Split
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 

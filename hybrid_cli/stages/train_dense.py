@@ -17,6 +17,7 @@ from hybrid_cli.artifacts.examples import corpus_of_examples, open_examples
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import TrainDense
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import COMBINATION, kind_of, read_contract
@@ -24,7 +25,6 @@ from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.inputs.json_values import read_object
-from hybrid_cli.settings import TrainDense
 from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout

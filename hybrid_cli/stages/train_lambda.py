@@ -15,6 +15,7 @@ from hybrid_cli.artifacts.examples import open_labels
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.opening import open_bm25, open_lexical
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import TrainLambda
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe
 from hybrid_cli.encoders.contract import Encoder
@@ -24,7 +25,6 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.options import weighted_fields
-from hybrid_cli.settings import TrainLambda
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static

@@ -10,8 +10,8 @@ from typing import Any
 from hybrid_cli import console
 from hybrid_cli.artifacts.examples import open_examples
 from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.commands import TrainReranker
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.settings import TrainReranker
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import parallel

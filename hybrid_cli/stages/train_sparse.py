@@ -11,10 +11,10 @@ from typing import Any
 from hybrid_cli import console
 from hybrid_cli.artifacts.examples import open_examples
 from hybrid_cli.artifacts.indexes import model_input
+from hybrid_cli.commands import TrainSparse
 from hybrid_cli.encoders.contract import Contract, TextForm
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
-from hybrid_cli.settings import TrainSparse
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner, prepare_start

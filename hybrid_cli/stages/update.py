@@ -14,11 +14,11 @@ from hybrid_cli.artifacts import Recorded
 from hybrid_cli.artifacts.indexes import ids_of, index_manifest, kind_in_words
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, named_indexes, retriever_at
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Update
+from hybrid_cli.commands.retrieval import RETRIEVER, SINGLE_INDEX
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.files import text_lines
 from hybrid_cli.runs.groups import documents_of
-from hybrid_cli.settings import Update
-from hybrid_cli.settings.retrieval import RETRIEVER, SINGLE_INDEX
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.workflows.generations import (

@@ -18,6 +18,9 @@ from hybrid_cli import cluster, draws, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.indexes import index_kinds, kind_in_words
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Encode
+from hybrid_cli.commands.common import DENSE_INDEX, TEXTS, as_names
+from hybrid_cli.commands.retrieval import OF_DENSE, OF_DENSE_TRANSFORMER, OF_SPARSE, OF_STATIC, OF_TRANSFORMER
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import COMBINATION, SPARSE, STATIC, Encoder, kind_of
@@ -29,10 +32,7 @@ from hybrid_cli.lexical.build import Base
 from hybrid_cli.lexical.builder import PostingsBuilder
 from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.settings import Encode
-from hybrid_cli.settings.common import DENSE_INDEX, TEXTS, as_names
-from hybrid_cli.settings.dense import OF_DENSE, OF_DENSE_TRANSFORMER, OF_SPARSE, OF_STATIC, OF_TRANSFORMER
-from hybrid_cli.settings.retrieval import TRANSFORMER_INDEX
+from hybrid_cli.retrieval.options import TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
 
 if TYPE_CHECKING:

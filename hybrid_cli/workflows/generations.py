@@ -26,9 +26,10 @@ from hybrid_cli.artifacts.manifest import foreign_file
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.writer import clear, write_corpus
+from hybrid_cli.commands import PrepareFiles, Update
 from hybrid_cli.errors import path_error
 from hybrid_cli.runs.groups import documents_of
-from hybrid_cli.settings import PrepareFiles, Settings, Update
+from hybrid_cli.settings import Settings
 from hybrid_cli.storage import Kind, disk
 
 _ROWS_AT_ONCE = 8192

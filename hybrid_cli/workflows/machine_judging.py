@@ -34,9 +34,9 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SUFFIX, Answer, Journal, Pair, now
 from hybrid_cli.collections.readers.qrels import raters_of
+from hybrid_cli.commands.analysis import TIMEOUT
 from hybrid_cli.console import plain
 from hybrid_cli.errors import HybridError, InputError, option_error, path_error
-from hybrid_cli.settings.analysis import TIMEOUT
 from hybrid_cli.storage import disk
 from hybrid_cli.threads import ThreadPool
 

@@ -14,22 +14,11 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.options import PseudoQueries
 from hybrid_cli.collections.pseudo_queries import count_usable
 from hybrid_cli.collections.source import Document, Location, Source
+from hybrid_cli.commands import Auto, Compose, Encode, IndexBm25, MineNegatives, PrepareFiles, Search, Split, TrainDense
 from hybrid_cli.encoders.contract import read_contract
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.settings import (
-    Auto,
-    Compose,
-    Encode,
-    IndexBm25,
-    MineNegatives,
-    PrepareFiles,
-    Search,
-    Settings,
-    Split,
-    TrainDense,
-)
-from hybrid_cli.settings.base import command_line
+from hybrid_cli.settings import Settings, command_line
 from hybrid_cli.settings.common import Overwrites
 
 JUDGED = "judged"  # split of the given queries

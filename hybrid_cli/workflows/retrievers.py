@@ -13,12 +13,13 @@ from hybrid_cli.artifacts.indexes import corpora_of, group_of, manifests_of
 from hybrid_cli.artifacts.judged import collection_of, missing_split, queries_of_judgments
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, reranker_path, retriever_at
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Compose, Evaluate, Judge, MineNegatives, Report, Search
+from hybrid_cli.commands.analysis import Comparison, GateInputs
+from hybrid_cli.commands.common import NameOrPath
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.files import name_and_path, short_names
-from hybrid_cli.settings import Compose, Evaluate, Judge, MineNegatives, Report, Search, Settings
-from hybrid_cli.settings.analysis import Comparison, GateInputs
-from hybrid_cli.settings.common import NameOrPath
+from hybrid_cli.settings import Settings
 from hybrid_cli.storage import Kind
 
 C = TypeVar("C", Evaluate, GateInputs, Report)

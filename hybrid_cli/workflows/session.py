@@ -15,11 +15,11 @@ from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.opening import open_dense, query_encoder
+from hybrid_cli.commands import DistillLite, TrainDense, TrainSparse
+from hybrid_cli.commands.common import PROJECTION, Architecture, Training
 from hybrid_cli.encoders.contract import Contract, Encoder, preset_fields, read_contract
 from hybrid_cli.encoders.cross_encoder import is_reranker, load_reranker
 from hybrid_cli.encoders.models import open_encoder, pick_device, pick_dtype, resolve
-from hybrid_cli.settings import DistillLite, TrainDense, TrainSparse
-from hybrid_cli.settings.common import PROJECTION, Architecture, Training
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training import losses, parallel
 from hybrid_cli.training.batches import Examples

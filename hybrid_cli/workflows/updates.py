@@ -32,6 +32,7 @@ from hybrid_cli.artifacts.indexes import (
 )
 from hybrid_cli.artifacts.opening import encoder_of, limit_threads, open_dense, query_encoder
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Encode, Update, VectorIndex
 from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
@@ -52,8 +53,7 @@ from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.settings import Encode, Update, VectorIndex
-from hybrid_cli.settings.retrieval import LEARNED, TRANSFORMER_INDEX
+from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
 from hybrid_cli.workflows.encoding import block_encoder
 

@@ -25,7 +25,8 @@ from tiny_tokenizer import tiny_tokenizer
 
 from hybrid_cli import storage
 from hybrid_cli.collections import collection
-from hybrid_cli.settings import COMMANDS, Settings
+from hybrid_cli.commands import COMMANDS
+from hybrid_cli.settings import Settings
 from hybrid_cli.storage import disk, layout
 
 OTHER = "other"  # folder with another version of every input

@@ -41,12 +41,12 @@ from hypothesis import strategies as st
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts.manifest import Manifest
 from hybrid_cli.collections import collection, folds
+from hybrid_cli.commands import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
+from hybrid_cli.commands.data import PrepareRows
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.contract import Contract, read_contract
 from hybrid_cli.fusion.weights import stored_recipe
 from hybrid_cli.inputs.json_values import make_typed
-from hybrid_cli.settings import PrepareBeir, PrepareDpr, PrepareMsmarco, PrepareTrec
-from hybrid_cli.settings.data import PrepareRows
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import layout
 from hybrid_cli.storage.records import hash_json

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from hybrid_cli.collections.options import QueriesFrom
-from hybrid_cli.encoders.options import SparseArchitecture
-from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.common import (
+from hybrid_cli.commands.common import (
     OBJECTIVE,
     OPTIMIZATION,
     PROJECTION,
@@ -27,14 +24,17 @@ from hybrid_cli.settings.common import (
     OnDevice,
     Optimization,
     Sampling,
-    Seeded,
     StartModel,
     Taught,
     ThreadedOnCluster,
     Training,
     Validation,
-    Writes,
 )
+from hybrid_cli.commands.retrieval import REPLACED
+from hybrid_cli.encoders.options import SparseArchitecture
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.settings import Settings
+from hybrid_cli.settings.common import Seeded, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import (
     GIVEN,
@@ -48,7 +48,6 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
-from hybrid_cli.settings.retrieval import REPLACED
 from hybrid_cli.training.options import (
     BM25,
     GIVEN_FILE,

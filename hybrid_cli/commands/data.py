@@ -24,10 +24,11 @@ from hybrid_cli.collections.options import (
     SampleFrom,
     is_column_name,
 )
+from hybrid_cli.commands.common import OnCluster, OnDevice
 from hybrid_cli.errors import option_error
 from hybrid_cli.perturbations.options import Perturbation
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.common import OnCluster, OnDevice, Seeded, Writes
+from hybrid_cli.settings.common import Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, registered, scope, when
 from hybrid_cli.settings.signature import settings_of
 

@@ -7,9 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, OnError, PseudoQueries
+from hybrid_cli.commands.common import MEASURE, EncoderContract, OnDevice, StartModel
+from hybrid_cli.commands.data import PSEUDO, Prepare, PrepareFiles, PrepareRows
 from hybrid_cli.errors import option_error
-from hybrid_cli.settings.common import MEASURE, EncoderContract, OnDevice, Seeded, StartModel, Threaded, Writes
-from hybrid_cli.settings.data import PSEUDO, Prepare, PrepareFiles, PrepareRows
+from hybrid_cli.settings.common import Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 
 START = "Start"

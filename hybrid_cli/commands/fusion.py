@@ -7,22 +7,15 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hybrid_cli.commands.common import HITS, MEASURE, NameOrPath, OnDevice
+from hybrid_cli.commands.retrieval import RETRIEVER, SINGLE_INDEX, TUNING, Encode, SearchOptions
+from hybrid_cli.commands.training import RERANKER, Pairs
 from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.passages import Group
-from hybrid_cli.settings.common import (
-    HITS,
-    MEASURE,
-    NameOrPath,
-    OnDevice,
-    Overwrites,
-    ReadsFiles,
-    Seeded,
-    Threaded,
-    Writes,
-)
-from hybrid_cli.settings.dense import Encode
+from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX
+from hybrid_cli.settings.common import Overwrites, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,
@@ -35,8 +28,6 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
-from hybrid_cli.settings.retrieval import LEARNED, RETRIEVER, SINGLE_INDEX, TRANSFORMER_INDEX, TUNING, SearchOptions
-from hybrid_cli.settings.training import RERANKER, Pairs
 
 FUSION = "Fusion"
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"

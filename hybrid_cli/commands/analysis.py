@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli import plugins
+from hybrid_cli.commands.common import MEASURE, NameOrPath, as_names
+from hybrid_cli.commands.fusion import FUSION
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.options import (
     ANSWER_MATCH,
@@ -19,9 +21,8 @@ from hybrid_cli.evaluation.options import (
     Significance,
     SignificanceTest,
 )
-from hybrid_cli.settings.base import Settings
-from hybrid_cli.settings.common import MEASURE, MayWrite, NameOrPath, Overwrites, ReadsFiles, Seeded, Writes, as_names
-from hybrid_cli.settings.fusion import FUSION
+from hybrid_cli.settings import Settings
+from hybrid_cli.settings.common import MayWrite, Overwrites, ReadsFiles, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]

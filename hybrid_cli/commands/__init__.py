@@ -1,0 +1,113 @@
+"""The options of every command, declared once: type, default, range, help, and the variants they apply to."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hybrid_cli.commands.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report
+from hybrid_cli.commands.auto import Auto
+from hybrid_cli.commands.data import (
+    READERS,
+    Perturb,
+    PrepareBeir,
+    PrepareDpr,
+    PrepareFiles,
+    PrepareIrds,
+    PrepareMsmarco,
+    PreparePythonDocs,
+    PrepareTevatron,
+    PrepareTrec,
+    Split,
+)
+from hybrid_cli.commands.fusion import Compose, ConcatRuns, Fuse, Rerank, Serve, Update
+from hybrid_cli.commands.retrieval import (
+    Combine,
+    ConvertCheckpoint,
+    Encode,
+    IndexBm25,
+    Presets,
+    Search,
+    SearchOptions,
+    VectorIndex,
+)
+from hybrid_cli.commands.training import (
+    DistillLite,
+    Label,
+    MineNegatives,
+    Pretrain,
+    TrainDense,
+    TrainLambda,
+    TrainReranker,
+    TrainSparse,
+)
+from hybrid_cli.plugins import Registry
+from hybrid_cli.settings import Settings
+
+COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
+    Auto,
+    *(READERS[name] for name in READERS.built_in()),
+    Split,
+    Perturb,
+    IndexBm25,
+    MineNegatives,
+    Label,
+    Pretrain,
+    TrainDense,
+    TrainLambda,
+    DistillLite,
+    TrainSparse,
+    TrainReranker,
+    ConvertCheckpoint,
+    Presets,
+    Combine,
+    Encode,
+    Search,
+    Judge,
+    Fuse,
+    Compose,
+    Update,
+    Serve,
+    Rerank,
+    ConcatRuns,
+    Evaluate,
+    Gate,
+    Report,
+    Inspect,
+    Export,
+    Doctor,
+)
+
+
+class Command(NamedTuple):
+    """A command: its settings class, and the function that runs it; None for ours, which are in `stages`."""
+
+    settings: type[Settings]
+    function: Callable[[Any], Any] | None = None
+
+    @property
+    def documented(self) -> type[Settings]:
+        """The class whose docstring is the help."""
+        return self.settings
+
+
+def as_command(name: str, added: Any) -> Command:
+    """Return the command of a plugin: a function with the decorator `stage`.
+
+    Raises:
+        ValueError: another object.
+    """
+    kind = getattr(added, "settings", None)
+    if not isinstance(kind, type) or not issubclass(kind, Settings):
+        raise ValueError("it is no function with the decorator `hybrid_cli.stages.stage`")
+    if kind.command != name or not kind.panel:
+        raise ValueError(f"{kind.__name__} needs `command = {name!r}` and a `panel`")
+    return Command(kind, added)
+
+
+ALL_COMMANDS: Registry[Command] = Registry(
+    "commands", {kind.command: Command(kind) for kind in COMMANDS}, as_command, ("prepare",)
+)
+
+
+def command_names() -> list[str]:
+    """Return the names of all commands, of plugins too."""
+    return [*ALL_COMMANDS, *(f"prepare {entry.name}" for entry in READERS.others())]
