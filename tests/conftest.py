@@ -140,10 +140,10 @@ def few_feedbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune RM3 on a grid of 36 points instead of 900."""
     from itertools import product
 
-    from hybrid_cli.workflows import rm3
+    from hybrid_cli.stages import search
 
-    monkeypatch.setattr(rm3, "SIZES", (5, 10))
-    monkeypatch.setattr(rm3, "GRID", list(product((5, 10), (5, 10), rm3.SHARES)))
+    monkeypatch.setattr(search, "SIZES", (5, 10))
+    monkeypatch.setattr(search, "GRID", list(product((5, 10), (5, 10), search.SHARES)))
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ from hybrid_cli import artifacts
 from hybrid_cli.collections import collection
 from hybrid_cli.reporting.tables import pseudo_note
 from hybrid_cli.storage import Kind
-from hybrid_cli.workflows import recommended
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few_queries_suffice() -> Iterator[None]:
     """The tiny collection has eleven titles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recommended, "FEWEST_QUERIES", 11)
+        patch.setattr("hybrid_cli.stages.auto.FEWEST_QUERIES", 11)
         yield
 
 
@@ -164,7 +163,7 @@ def test_few_judged_queries_tune_the_weights_and_train_nothing(
 def test_many_judged_queries_train_tune_and_test_on_different_folds(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recommended, "MIN_TRAIN_QUERIES", 6)
+    monkeypatch.setattr("hybrid_cli.stages.auto.MIN_TRAIN_QUERIES", 6)
     done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
     assert done.code == 0, done.err
     lines = commands(done)

@@ -22,9 +22,7 @@ from judging import FIRST, QIDS, SECOND, lines_of, write_runs
 from hybrid_cli.collections.judgments import FileJudgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
 from hybrid_cli.commands import PrepareFiles
-from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.workflows import machine_judging
-from hybrid_cli.workflows.machine_judging import (
+from hybrid_cli.stages.judge.machines import (
     BadAnswerError,
     ChatJudge,
     CommandJudge,
@@ -33,6 +31,7 @@ from hybrid_cli.workflows.machine_judging import (
     key_of,
     messages,
 )
+from hybrid_cli.stages.prepare import prepare
 
 RUNS = [f"{FIRST}.trec", f"{SECOND}.trec"]
 QUESTION = Question("what is salt", "Salt", "Salt is a mineral.")
@@ -112,7 +111,7 @@ def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny").symlink_to(tiny)
     write_runs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(machine_judging, "DELAYS", (0.0, 0.0))
+    monkeypatch.setattr("hybrid_cli.stages.judge.machines.DELAYS", (0.0, 0.0))
     return tmp_path
 
 

@@ -147,8 +147,8 @@ class Hide:
 sys.meta_path.insert(0, Hide())
 usual = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in hidden else usual(name, package)
-from hybrid_cli.workflows import recommended
-recommended.FEWEST_QUERIES = 11
+from hybrid_cli.stages import auto
+auto.FEWEST_QUERIES = 11
 from hybrid_cli.cli import run
 run()
 """

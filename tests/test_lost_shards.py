@@ -24,9 +24,8 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
-from hybrid_cli.stages.update import update
+from hybrid_cli.stages.update import indexes, update
 from hybrid_cli.storage import integrity
-from hybrid_cli.workflows import updates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHARD = "vectors/part-00001.parquet"
@@ -137,7 +136,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / SHARD).unlink()
         return build(folder, *values)
 
-    for place in (construction, updates):
+    for place in (construction, indexes):
         monkeypatch.setattr(place, "build", lose_and_build)
 
 

@@ -28,7 +28,6 @@ from hybrid_cli import InputError, open_encoder, open_index, open_run
 from hybrid_cli.artifacts import remote
 from hybrid_cli.cluster import inputs_on_machine
 from hybrid_cli.commands import Search
-from hybrid_cli.workflows import recommended
 
 pytest_plugins = ("object_stores",)
 
@@ -465,7 +464,7 @@ def test_a_process_of_a_cluster_downloads_the_inputs_to_its_machine(bucket: Buck
 
 
 def test_auto_uploads_its_folder_and_continues_after_a_kill(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recommended, "FEWEST_QUERIES", 11)
+    monkeypatch.setattr("hybrid_cli.stages.auto.FEWEST_QUERIES", 11)
     words = f"auto {bucket}/docs.jsonl --max-steps 0 --output {bucket}/mine"
     killed(words, "put", "docids.parquet", after=True)
     assert "mine/bm25/manifest.json" not in bucket.names("mine")

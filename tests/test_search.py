@@ -28,12 +28,12 @@ from hybrid_cli.commands.retrieval import Engine
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.reporting.terminal import show_hits
+from hybrid_cli.stages import search as stage
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search
-from hybrid_cli.workflows import rm3
 
 ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
 
@@ -325,10 +325,10 @@ def test_a_dry_run_checks_the_inputs_and_writes_nothing(tiny: Path, dense: Path,
 
 def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hits of a judged query come from parameters of the grid that the other fold selects."""
-    assert len(rm3.GRID) == 900  # (DualRM, section 4); a part of it here
-    grid = {"SIZES": rm3.SIZES[:2], "SHARES": rm3.SHARES[::4]}
+    assert len(stage.GRID) == 900  # (DualRM, section 4); a part of it here
+    grid = {"SIZES": stage.SIZES[:2], "SHARES": stage.SHARES[::4]}
     for name, values in {**grid, "GRID": [*product(grid["SIZES"], *grid.values())]}.items():
-        monkeypatch.setattr(rm3, name, values)
+        monkeypatch.setattr(stage, name, values)
     collection = made / "collection"
     tuned = search(
         collection,

@@ -101,7 +101,7 @@ def test_a_shard_that_is_missing_or_damaged_is_named(here: Path) -> None:
 
 KILLED = """
 import os, signal
-from hybrid_cli.workflows import updates
+from hybrid_cli.stages.update import indexes
 from hybrid_cli.cli import main
 def die(*_, **options): os.kill(os.getpid(), signal.SIGKILL)
 {} = die
@@ -110,7 +110,7 @@ main()
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("place", ["updates.build_shards", "updates.write_manifests"])
+@pytest.mark.parametrize("place", ["indexes.build_shards", "indexes.write_manifests"])
 def test_a_killed_change_loses_nothing_and_can_be_repeated(here: Path, place: str) -> None:
     command = ("update", "shards", "--add", "added.parquet", "--output", "shards-2")
     ended = run(KILLED.format(place), *command)

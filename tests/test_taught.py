@@ -338,7 +338,7 @@ import os, sys
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.stages import rerank, train_dense
 from hybrid_cli.training.loop import Trainer
-from hybrid_cli.workflows import session
+from hybrid_cli import session
 session.SHARD_PAIRS = 7
 true, done = {at}, []
 def dying(*arguments):
@@ -363,7 +363,7 @@ def test_a_killed_call_resumes_with_the_same_bytes(
     made: Path, examples: Path, reranker: Path, tiny_bert: Path, tmp_path: Path, given: str, at: str, teacher: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hybrid_cli.workflows.session.SHARD_PAIRS", 7)
+    monkeypatch.setattr("hybrid_cli.session.SHARD_PAIRS", 7)
     trains, source = given == "training", made / "dense.parquet" if given == "run" else examples
     options: dict[str, Any] = {"model": str(reranker), "dtype": "fp32", "device": "cpu", "threads": 1, "shard_size": 4}
     if trains:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from glob import glob, has_magic
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.artifacts import Input, Manifest, Named, Recorded, has_content, recorded_input
+from hybrid_cli.artifacts import Input, Manifest, Named, Output, Recorded, has_content, recorded_input
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.contract import is_static
 from hybrid_cli.encoders.models import resolve
@@ -19,10 +20,11 @@ from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.faiss import is_binary
 from hybrid_cli.indexes.options import FLAT
+from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.retrieval.filters import Metadata
 from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX
-from hybrid_cli.storage import Kind, layout
+from hybrid_cli.storage import Kind, disk, layout
 
 _LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors
 
@@ -69,6 +71,20 @@ def shards_of(index: Path) -> tuple[Path, ...]:
 def manifests_of(indexes: Sequence[Path]) -> list[list[Manifest]]:
     """Return the manifests of each index, several for one of shards."""
     return [[index_manifest(shard) for shard in shards_of(index)] for index in indexes]
+
+
+def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]:
+    """Write the manifest of every shard in `work`; return the counts of the sharded index."""
+    shards = sorted(work.glob(layout.SHARDS))
+    documents, stored = 0, read_parameters(shards[0])
+    for number, shard in enumerate(shards):
+        counts = LexicalIndex.load(shard, language, (stored["k1"], stored["b"])).counts()
+        documents += counts["documents"]
+        counts |= {"shard": number, "shards": len(shards)}
+        manifest = output.manifest.of_part(shard, output.path / shard.name, Kind.LEXICAL_INDEX, counts)
+        disk.write_text(shard / storage.MANIFEST, manifest.to_json())
+    storage.refuse_lost(shard / storage.MANIFEST for shard in shards)
+    return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
 
 
 def docids_of(index: Path) -> pl.Series:

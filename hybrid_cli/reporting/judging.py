@@ -19,10 +19,12 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import console, interrupts
-from hybrid_cli.artifacts.indexes import texts
+from hybrid_cli.artifacts.indexes import group_of, texts
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, reranker_path
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Pair
 from hybrid_cli.collections.judgments import Judgments
+from hybrid_cli.commands import Compose
 from hybrid_cli.console import styled
 from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
@@ -631,3 +633,25 @@ class Judging:
         """Return answer, query and title of an answered hit."""
         title = titles.get(pair[1], ("", ""))[0] or pair[1]
         return self.earlier(pair), self.texts.queries[pair[0]], title
+
+
+def tuning(files: RetrieverFiles, qrels: Path, queries: Path, measure: str) -> Compose:
+    """Return the settings that compose the indexes of a retriever again, tuned on judgments.
+
+    Args:
+        files: the retriever; the tuned one is `NAME-tuned` next to it.
+        qrels: file of judgments.
+        queries: file of the queries.
+        measure: measure that chooses the fusion.
+    """
+    stored, folder = files.stored, Path(os.path.normpath(files.folder))
+    output = folder.with_name(f"{folder.name}-tuned")
+    settings = Compose(files.indexes, tune=True, qrels=qrels, queries=queries, measure=measure, output=output)
+    if stored.depth != settings.depth:
+        settings = settings.changed(depth=stored.depth)
+    if stored.group != group_of(None, files.manifests):
+        settings = settings.changed(group=stored.group)
+    if stored.reranker is not None:
+        model = reranker_path(folder, stored.reranker)
+        settings = settings.changed(reranker=model, rerank_depth=stored.reranker["depth"])
+    return settings

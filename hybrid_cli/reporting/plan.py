@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
-from hybrid_cli import console, runs
+from hybrid_cli import artifacts, console, runs
+from hybrid_cli.artifacts import Manifest, lineage
 from hybrid_cli.artifacts.belonging import belongs_together, check_common
+from hybrid_cli.artifacts.indexes import corpora_of, manifests_of
 from hybrid_cli.artifacts.inputs import has_content
-from hybrid_cli.artifacts.judged import judgments_of
+from hybrid_cli.artifacts.judged import collection_of, judgments_of, missing_split, queries_of_judgments
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, retriever_at
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.commands.analysis import ACC, Comparison
+from hybrid_cli.commands import Evaluate, Report, Search
+from hybrid_cli.commands.analysis import ACC, Comparison, GateInputs
+from hybrid_cli.commands.common import NameOrPath
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import accuracy
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, rbo
@@ -32,11 +37,17 @@ from hybrid_cli.evaluation.measures import (
 )
 from hybrid_cli.evaluation.options import AnswerMatch
 from hybrid_cli.evaluation.retrieved import Retrieved, removes_query, retrieved
+from hybrid_cli.runs.files import name_and_path, short_names
+from hybrid_cli.settings import Settings
+from hybrid_cli.storage import Kind
+
+C = TypeVar("C", Evaluate, GateInputs, Report)
 
 OVERLAP = "RBO"
 _SHARE_JUDGED = "Judged"
 _FIRST = 10  # hits of which the share without a judgment is noted
 _MANY_UNJUDGED = 0.1  # share of them
+_INDEXES = (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX, Kind.SHARDS)
 
 
 @dataclass(frozen=True)
@@ -229,6 +240,100 @@ def text_files(judged: Path, settings: Comparison, paths: Collection[Path]) -> t
         sources = (source for path in paths if (source := corpus_of(path, of_texts=True)) is not None)
         corpus = next((source.path for source in sources if has_content(source.path, source.fingerprint)), None)
     return queries, collections.corpus_path(corpus) if corpus else None
+
+
+# ------------------------------------------------------------------------------------------------------ searched runs
+
+
+def with_searched(settings: C, folder: Path, call: Callable[[Settings], Any]) -> C:
+    """Search the retrievers and indexes of a comparison for its queries; return settings with their runs as inputs.
+
+    Args:
+        settings: settings of `evaluate`, `gate` or `report`.
+        folder: folder of the runs, which are named after the retrievers.
+        call: calls the stage of a settings object.
+    """
+    settings = _with_judgments(settings)
+    given = [(text, name_and_path(str(text))) for text in settings.inputs]
+    retrievers = {path: searchable_at(path) for _, (_, path) in given}
+    searched = [path for path, retriever in retrievers.items() if retriever is not None]
+    names = dict(zip(searched, short_names(searched), strict=True))
+    inputs: list[NameOrPath] = []
+    for text, (name, path) in given:
+        if (retriever := retrievers[path]) is None:
+            inputs.append(text)
+            continue
+        name = name or names[path]
+        run = folder / f"{name.replace('/', '-')}.hits.parquet"
+        queries = _queries(settings, retriever)
+        call(Search(queries=queries, index=retriever, output=run, overwrite=settings.overwrite))
+        inputs.append(f"{name}={run}")
+    known = settings.qrels is not None and bool(searched)  # the runs record the queries
+    return settings.changed(inputs=inputs, **({"queries": None} if known else {}))
+
+
+def searchable_at(path: Path) -> Path | None:
+    """Return a retriever, that of the folder of `auto`, or an index; None for any other path."""
+    if (retriever := retriever_at(path)) is not None:
+        return retriever
+    made = artifacts.find_manifest(path) if path.is_dir() else None
+    return path if made is not None and made.kind in _INDEXES else None
+
+
+def _with_judgments(settings: C) -> C:
+    """Return settings with the collection or the split that was left out; see `opening.judged`.
+
+    Raises:
+        InputError: runs or retrievers alone, which record no collection.
+    """
+    paths = [name_and_path(str(text))[1] for text in settings.inputs]
+    if settings.qrels is not None or not paths:
+        return settings
+    known_kinds = [_is_run(path) or searchable_at(path) is not None for path in paths]
+    alone = known_kinds[0] and not any(
+        path.is_dir() for path, known in zip(paths, known_kinds, strict=True) if not known
+    )
+    runs = [path for path in paths if _is_run(path)]
+    known = missing_split(settings.command, None if alone else paths[0], settings.split, runs)
+    if not alone:
+        return settings if known is None else settings.changed(split=known.name)
+    if known is not None:
+        return settings.changed(inputs=[known.collection, *settings.inputs], split=known.name)
+    searched = searchable_at(paths[0])
+    collection = None if searched is None else collection_of(corpora_of(_manifests(searched)))
+    if collection is None:
+        problem = f"{paths[0]}: the collection of its queries is not recorded, or has changed; pass it, or --qrels"
+        raise InputError(problem, code="missing-option", option="qrels", path=paths[0])
+    console.note(
+        f"{settings.command}: judgments of {collection}, which the indexes of {paths[0]} are of",
+        code="assumed-collection",
+        path=collection,
+    )
+    return settings.changed(inputs=[collection, *settings.inputs])
+
+
+def _is_run(path: Path) -> bool:
+    """Test whether a path is a run that hybrid wrote."""
+    made = artifacts.find_manifest(path) if path.is_file() else None
+    return made is not None and made.kind == Kind.RUN
+
+
+def _manifests(searched: Path) -> Sequence[Sequence[Manifest]]:
+    """Return the manifests of the indexes of a retriever, or of an index."""
+    return RetrieverFiles.read(searched).manifests if is_retriever(searched) else manifests_of([searched])
+
+
+def _queries(settings: Comparison, retriever: Path) -> Path:
+    """Return the queries that a system is searched for: of `--queries`, the collection, the runs or the indexes."""
+    if settings.queries is not None:
+        return settings.queries
+    judged = settings.qrels or Path(settings.inputs[0])
+    if judged.is_dir():
+        return collections.queries_path(judged, settings.split)
+    runs = (path for text in settings.inputs if _is_run(path := name_and_path(str(text))[1]))
+    if (queries := next(filter(None, map(lineage.texts_of, runs)), None)) is not None:
+        return queries
+    return queries_of_judgments(settings.command, judged, corpora_of(_manifests(retriever)))
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring

@@ -17,13 +17,13 @@ from hybrid_cli.encoders.cross_encoder import is_reranker
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import option_error
+from hybrid_cli.session import Session, check_teacher, contract_changes, dev_validator, taught_loss
 from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import losses
 from hybrid_cli.training.dense import BatchSources, DenseLearner, load_start
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
-from hybrid_cli.workflows.session import Session, check_teacher, contract_changes, dev_validator, taught_loss
 
 
 @stage(DistillLite)

@@ -15,12 +15,11 @@ from hybrid_cli.commands import Evaluate
 from hybrid_cli.reporting import studies
 from hybrid_cli.reporting.agreement import machine_labels, people_agreement
 from hybrid_cli.reporting.complement import Texts, complement
-from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files, with_searched
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
 from hybrid_cli.reporting.tables import Result
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.workflows.retrievers import with_searched
 
 
 @stage(Evaluate)

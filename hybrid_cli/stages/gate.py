@@ -23,13 +23,12 @@ from hybrid_cli.evaluation.options import LEVEL
 from hybrid_cli.fusion.selection import interval
 from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.gate import Gated, Lost, Tested, describe_differences, renewed
-from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files, with_searched
 from hybrid_cli.reporting.tables import Result, figure
 from hybrid_cli.settings import command_line
 from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import disk
-from hybrid_cli.workflows.retrievers import with_searched
 
 _MEASURE = "nDCG@10"
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage, words
+from hybrid_cli.artifacts.indexes import write_manifests
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import IndexBm25
 from hybrid_cli.errors import InputError, option_error
@@ -28,7 +29,6 @@ from hybrid_cli.memory import cpu_count
 from hybrid_cli.reporting.tables import figure, with_sign
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
-from hybrid_cli.workflows.updates import write_manifests
 
 _DOCUMENTS_AT_ONCE = 8192
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff

@@ -16,15 +16,18 @@ from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.judged import warn_raters
 from hybrid_cli.artifacts.opening import open_lexical
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.commands import MineNegatives
+from hybrid_cli.commands import MineNegatives, Search
 from hybrid_cli.errors import option_error, path_error
+from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting import terminal
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Miner, Tally, pairs
 from hybrid_cli.training.options import RANDOM
-from hybrid_cli.workflows.retrievers import with_ranking
+
+_BEYOND = 50  # hits beyond the depth of mined negatives, some of which are relevant and filtered
 
 
 @stage(MineNegatives)
@@ -37,7 +40,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
     Raises:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
-    settings = with_ranking(settings, call)
+    settings = _with_ranking(settings)
     parts = [
         MinedCollection.of(settings.of_collection(number).with_depth(collections.document_count(path)))
         for number, path in enumerate(settings.collections)
@@ -69,6 +72,31 @@ def mine_negatives(settings: MineNegatives) -> Path:
     depths = dict.fromkeys(part.settings.depth for part in parts if part.settings.depth)
     _report(tally, manifest.counts, output.path, [*depths])
     return output.path
+
+
+def _with_ranking(settings: MineNegatives) -> MineNegatives:
+    """Search the retriever in `--index`; return settings with its run as the source, and its lexical index.
+
+    The run is written next to the examples, so that an equal call finds it.
+
+    Raises:
+        InputError: other sources, or several collections.
+    """
+    retrievers = [path for path in settings.indexes if is_retriever(path)]
+    if not retrievers:
+        return settings
+    if len(settings.collections) > 1 or "sources" in settings.given:
+        option = "sources" if "sources" in settings.given else "collection"
+        reason = f"{retrievers[0]} is a retriever, whose hits are the source for one collection"
+        raise option_error(option, None, reason, code="conflicting-options")
+    retriever, collection = retrievers[0], settings.collections[0]
+    run = settings.output.with_name(f"{settings.output.stem}.hits.parquet")
+    documents = collections.document_count(collection)
+    hits = min((settings.with_depth(documents).depth or 0) + _BEYOND, documents)
+    queries = settings.queries or collections.queries_path(collection, settings.split)
+    call(Search(queries=queries, index=retriever, hits=hits, group=NO_GROUPS, output=run, overwrite=settings.overwrite))
+    lexical = RetrieverFiles.read(retriever).of_kind(Kind.LEXICAL_INDEX)[:1]
+    return settings.changed(sources=(f"run:{run}",), index=lexical)
 
 
 def _prefix_ids(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:

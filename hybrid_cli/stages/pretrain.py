@@ -15,11 +15,11 @@ from hybrid_cli.encoders.contract import Contract, read_contract, stored_encoder
 from hybrid_cli.encoders.models import pick_device, resolve
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.session import Session
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import prefetch
 from hybrid_cli.training.loop import Job, Progress, Validator
 from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner
-from hybrid_cli.workflows.session import Session
 
 
 @stage(Pretrain)

@@ -20,12 +20,11 @@ from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.reporting import page, sections
 from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find
-from hybrid_cli.reporting.plan import EvaluationPlan, judgments
+from hybrid_cli.reporting.plan import EvaluationPlan, judgments, with_searched
 from hybrid_cli.reporting.sections import at_depths
 from hybrid_cli.reporting.summary import chosen_baselines
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind, layout
-from hybrid_cli.workflows.retrievers import with_searched
 
 
 @stage(Report)

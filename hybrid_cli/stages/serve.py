@@ -14,8 +14,8 @@ from hybrid_cli import console
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.commands import Serve
 from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.reporting.judging import tuning
 from hybrid_cli.stages import call, stage
-from hybrid_cli.workflows.retrievers import tuning
 
 TOKEN = "HYBRID_TOKEN"  # environment variable
 _LEAST_TOKEN = 16  # characters

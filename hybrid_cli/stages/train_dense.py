@@ -25,6 +25,15 @@ from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.inputs.json_values import read_object
+from hybrid_cli.session import (
+    Session,
+    check_teacher,
+    contract_changes,
+    dev_validator,
+    start_contract,
+    taught,
+    teacher_input,
+)
 from hybrid_cli.settings.signature import values_of
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
@@ -44,15 +53,6 @@ from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
 from hybrid_cli.training.teachers import FrozenEncoder, MappedTexts, Scorer, ScorerWeight, Texts, mapped_texts
-from hybrid_cli.workflows.session import (
-    Session,
-    check_teacher,
-    contract_changes,
-    dev_validator,
-    start_contract,
-    taught,
-    teacher_input,
-)
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives

@@ -25,6 +25,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.options import weighted_fields
+from hybrid_cli.session import Session, contract_changes, start_contract
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import losses, parallel, static
@@ -32,7 +33,6 @@ from hybrid_cli.training.dense import BatchSources, DenseLearner, StudentNegativ
 from hybrid_cli.training.labels import LabeledQueries, SurrogatePool
 from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.teachers import PostingsScorer, Scorer, mapped_impacts
-from hybrid_cli.workflows.session import Session, contract_changes, start_contract
 
 DEV_DEPTH = 50
 SUM = CombinationRecipe("sum")  # of a base and the transformer

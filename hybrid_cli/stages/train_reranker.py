@@ -12,13 +12,13 @@ from hybrid_cli.artifacts.examples import open_examples
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.commands import TrainReranker
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.session import Session
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import parallel
 from hybrid_cli.training.dense import prepare_start
 from hybrid_cli.training.loop import HARDER, Job, Validator
 from hybrid_cli.training.reranking import DevRanking, RerankerLearner
-from hybrid_cli.workflows.session import Session
 
 REMEDY = f"{HARDER}, or raise --negatives"
 

@@ -15,13 +15,13 @@ from hybrid_cli.commands import TrainSparse
 from hybrid_cli.encoders.contract import Contract, TextForm
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import SparseEncoder, read_sparse_contract
+from hybrid_cli.session import Session, check_teacher, dev_validator, taught, taught_loss, teacher_input
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner, prepare_start
 from hybrid_cli.training.loop import HARDER, Job
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
-from hybrid_cli.workflows.session import Session, check_teacher, dev_validator, taught, taught_loss, teacher_input
 
 
 @stage(TrainSparse)

@@ -20,8 +20,7 @@ from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.files import text_lines
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.stages import call, stage
-from hybrid_cli.storage import Kind
-from hybrid_cli.workflows.generations import (
+from hybrid_cli.stages.update.generations import (
     CurrentDocuments,
     Difference,
     changed_rows,
@@ -33,7 +32,8 @@ from hybrid_cli.workflows.generations import (
     rows_of,
     write_generation,
 )
-from hybrid_cli.workflows.updates import Change, kinds_of_change, write_change
+from hybrid_cli.stages.update.indexes import Change, kinds_of_change, write_change
+from hybrid_cli.storage import Kind
 
 
 @stage(Update)

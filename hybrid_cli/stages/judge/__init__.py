@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
 from hybrid_cli.collections.judgments import open_judgments
-from hybrid_cli.commands import Evaluate, Fuse, Judge
+from hybrid_cli.commands import Evaluate, Fuse, Judge, Search
 from hybrid_cli.commands.analysis import MACHINE
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
@@ -27,12 +27,11 @@ from hybrid_cli.reporting.agreement import conflicts, judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, ComparedRuns, JudgedTexts, Judging, JudgingSession
 from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
-from hybrid_cli.runs.files import name_and_path
+from hybrid_cli.runs.files import name_and_path, short_names
 from hybrid_cli.settings import command_line
 from hybrid_cli.stages import call, stage
-from hybrid_cli.workflows import machine_judging
-from hybrid_cli.workflows.machine_judging import Question
-from hybrid_cli.workflows.retrievers import searched_sides, tuning
+from hybrid_cli.stages.judge import machines
+from hybrid_cli.stages.judge.machines import Question
 
 
 @stage(Judge)
@@ -53,7 +52,7 @@ def judge(settings: Judge) -> Path:
     queries, corpora = _queries(settings, of, files), _corpora(of, files)
     others: list[Path] = []
     if files is not None:
-        named, others = searched_sides(settings, files, queries, call)
+        named, others = _searched_sides(settings, files, queries)
     else:
         named = runs.name_runs(settings.runs)
         belongs_together(named.values(), corpus=corpora[0])
@@ -99,6 +98,27 @@ def _retriever(settings: Judge) -> RetrieverFiles | None:
         problem = f"judge {settings.collection}: needs runs, or a retriever"
         raise InputError(problem, code="missing-option", option="runs", needed_by="judge")
     return RetrieverFiles.read(found[0]) if found else None
+
+
+def _searched_sides(settings: Judge, files: RetrieverFiles, queries: Path) -> tuple[dict[str, Path], list[Path]]:
+    """Search a retriever and each of its indexes; return the runs of the indexes by name, and those of the fusion.
+
+    Runs are written next to the judgments, so that the next session finds them; runs of other queries are replaced.
+
+    Args:
+        settings: settings of `judge`.
+        files: the retriever.
+        queries: file of the queries.
+    """
+    searched = [*files.indexes, *([files.folder] if len(files.indexes) > 1 else [])]
+    output = settings.output
+    names = dict(zip(short_names([*files.first_indexes, files.folder]), searched, strict=False))
+    runs = {name: output.with_name(f"{output.stem}.{name.replace('/', '-')}.hits.parquet") for name in names}
+    with artifacts.keeping_equal_outputs():
+        for name, index in names.items():
+            call(Search(queries=queries, index=index, group=files.stored.group, output=runs[name], overwrite=True))
+    sides = list(runs)[: len(files.indexes)]
+    return {name: runs[name] for name in sides}, [path for name, path in runs.items() if name not in sides]
 
 
 def _queries(settings: Judge, of: Path | None, files: RetrieverFiles | None) -> Path:
@@ -166,16 +186,16 @@ def _by_machine(
     settings: Judge, pooled: Sequence[Pool], texts: JudgedTexts, paths: Sequence[Path], files: RetrieverFiles | None
 ) -> Path:
     """Let a machine judge the hits without an answer, and write the qrels."""
-    machine_judging.refuse_people(settings.output)
+    machines.refuse_people(settings.output)
     artifacts.lock_growing(settings.output)
     machine = _machine(settings, texts)
-    journal = Journal.growing(machine_judging.journal_path(settings.output))
+    journal = Journal.growing(machines.journal_path(settings.output))
     try:
         if machine.name in _rankers(paths, files):
             problem = f"judge: {machine.name} ranked hits of the runs; a judge prefers its own ranking"
             console.warn(problem, code="judge-ranks", model=machine.name)
         asked = (((pool.qid, docid), question) for pool, docid, question in _questions(pooled, texts))
-        session = machine_judging.MachineSession.of(machine, journal, asked)
+        session = machines.MachineSession.of(machine, journal, asked)
         session.note_forecast()
         session.ask(settings.concurrency if settings.llm else 1)
         session.write(settings.output)
@@ -193,15 +213,13 @@ def _questions(pooled: Sequence[Pool], texts: JudgedTexts) -> Iterator[tuple[Poo
             yield pool, docid, Question(query, *texts.of(docid, query, ahead))
 
 
-def _machine(settings: Judge, texts: JudgedTexts) -> machine_judging.Judge:
+def _machine(settings: Judge, texts: JudgedTexts) -> machines.Judge:
     """Return the machine of the options."""
     if settings.llm is not None:
         guidelines = read_text(settings.guidelines) if settings.guidelines else ""
-        return machine_judging.ChatJudge(
-            settings.llm, str(settings.model), guidelines, settings.timeout, settings.max_calls
-        )
+        return machines.ChatJudge(settings.llm, str(settings.model), guidelines, settings.timeout, settings.max_calls)
     if settings.program is not None:
-        return machine_judging.CommandJudge(settings.program, settings.timeout)
+        return machines.CommandJudge(settings.program, settings.timeout)
     qrels = collections.read_qrels(settings.qrels or Path())
     qrels = qrels.filter(pl.col("qid").is_in(list(texts.queries)))
     known = texts.documents(qrels["docid"])
@@ -210,7 +228,7 @@ def _machine(settings: Judge, texts: JudgedTexts) -> machine_judging.Judge:
         for qid, docid, grade in qrels.iter_rows()
         if docid in known
     ]
-    return machine_judging.RerankerJudge(str(settings.reranker), labelled)
+    return machines.RerankerJudge(str(settings.reranker), labelled)
 
 
 def _rankers(paths: Iterable[Path], files: RetrieverFiles | None) -> set[str]:
@@ -221,7 +239,7 @@ def _rankers(paths: Iterable[Path], files: RetrieverFiles | None) -> set[str]:
         made = artifacts.find_manifest(path)
         if made is not None and (model := made.inputs.get("model")) is not None:
             names.add(str(model.get("name") or model.get("path")))
-    return {machine_judging.in_one_word(name.rstrip("/").rpartition("/")[2]) for name in names} | names
+    return {machines.in_one_word(name.rstrip("/").rpartition("/")[2]) for name in names} | names
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -265,7 +283,7 @@ def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles
     if len(named) == 1:
         command = command_line(Evaluate(settings.runs if files is None else [*named.values()], qrels=settings.output))
     elif files is not None:
-        command = command_line(tuning(files, settings.output, queries, settings.measure))
+        command = command_line(judging.tuning(files, settings.output, queries, settings.measure))
     else:
         indexes = lineage.searched_indexes(named.values())
         exact = bool(indexes) and all(lineage.texts_of(path) is not None for path in named.values())

@@ -29,6 +29,7 @@ from hybrid_cli.artifacts.indexes import (
     recorded_model_input,
     shards_of,
     warn_lost,
+    write_manifests,
 )
 from hybrid_cli.artifacts.opening import encoder_of, limit_threads, open_dense, query_encoder
 from hybrid_cli.collections import collection as collections
@@ -241,20 +242,6 @@ def _write_shards(settings: Update, change: Change, output: Output, kept: Kept, 
             store_statistics(work)
         counts |= write_manifests(output, work, options["language"])
         storage.refuse_lost_rows(work, "documents", counts["documents"], _documents(kept, total))
-
-
-def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]:
-    """Write the manifest of every shard in `work`; return the counts of the sharded index."""
-    shards = sorted(work.glob(layout.SHARDS))
-    documents, stored = 0, read_parameters(shards[0])
-    for number, shard in enumerate(shards):
-        counts = LexicalIndex.load(shard, language, (stored["k1"], stored["b"])).counts()
-        documents += counts["documents"]
-        counts |= {"shard": number, "shards": len(shards)}
-        manifest = output.manifest.of_part(shard, output.path / shard.name, Kind.LEXICAL_INDEX, counts)
-        disk.write_text(shard / storage.MANIFEST, manifest.to_json())
-    storage.refuse_lost(shard / storage.MANIFEST for shard in shards)
-    return {"documents": documents, "shards": len(shards), "k1": stored["k1"], "b": stored["b"]}
 
 
 def _keep(shard: Path, kept: pl.Series, folder: Path) -> None:
