@@ -90,8 +90,7 @@ def required(kind: type[Settings]) -> Values:
 
 def completed(kind: type[Settings], values: Values) -> Values:
     """Add the options that the given ones need or apply with, and remove those that they exclude."""
-    values = {**required(kind), **values}
-    kept = set(values)
+    kept, values = set(values), {**required(kind), **values}
     for _ in range(9):
         try:
             kind(**values)
@@ -101,7 +100,9 @@ def completed(kind: type[Settings], values: Values) -> Values:
             if error.code == "missing-option" and declared is not None and name not in values:
                 values = {**values, name: sample(kind, name)}
             elif error.code == "option-does-not-apply" and declared is not None and declared.applies:
-                values = {**wanted(kind, declared.applies[0]), **values}
+                values |= {
+                    other: value for other, value in wanted(kind, declared.applies[0]).items() if other not in kept
+                }
             elif error.code == "conflicting-options" and name in values and name not in kept:
                 del values[name]
             else:

@@ -23,7 +23,7 @@ from hybrid_cli.evaluation.options import (
 )
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import MayWrite, Overwrites, ReadsFiles, Seeded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
+from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, options_by, redeclare, scope, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 Study = Literal["robustness", "over-seeds", "aggregate", "agreement", "answerable"]
@@ -106,8 +106,8 @@ _STUDIES = {
     "agreement": "agreement of judgments of several people, and their conflicts",
     "answerable": "risk of wrong first hits, and false hits of queries without a relevant document",
 }
-_ONE_COLLECTION = (None, "robustness", "over-seeds", "answerable")
-_MEANS = when(study=(None, "robustness", "over-seeds"), machine=None)
+_RUNS = (None, "robustness", "over-seeds")
+_ONE_COLLECTION = (*_RUNS, "answerable")
 _TESTED = (when(study=(None, "robustness"), machine=None), when(study="over-seeds", baseline=GIVEN))
 _TEXTS = (when(measured=ACC, study=_ONE_COLLECTION), when(complement=GIVEN), when(study="answerable"))
 
@@ -152,15 +152,21 @@ class Evaluate(MayWrite, Comparison):
     )
 
     scopes = (
-        scope(when(study=_ONE_COLLECTION), Comparison)
-        + scope(when(study=(None, "robustness", "over-seeds", "aggregate", "agreement")), "measure")
-        + scope(_MEANS, "baseline", "overlap_with", "seed", "output")
+        scope(when(machine=None), "baseline", "overlap_with", "seed", "output")
         + scope(_TESTED, "test", "correction")
-        + scope(when(study=None), "complement", "machine")
         + scope(_TEXTS, "queries", "corpus")
         + scope(when(complement=GIVEN, form=("table", "json", "markdown")), "show_queries")
-        + scope(when(**_MEANS.allowed, complement=None), "condensed")
-        + scope(when(study="over-seeds"), "roc_against")
+        + scope(when(machine=None, complement=None), "condensed")
+    )
+    cases = options_by(
+        "study",
+        {
+            _ONE_COLLECTION: ("split", "qrels", "relevance_level", "remove_query", "residual_qrels", "answer_match"),
+            _RUNS: ("measure", "baseline", "test", "correction", "overlap_with", "condensed", "seed", "output"),
+            None: ("complement", "machine"),
+            "over-seeds": ("roc_against",),
+            ("aggregate", "agreement"): ("measure",),
+        },
     )
 
     inputs: Sequence[NameOrPath] = inherited()
@@ -405,7 +411,7 @@ class Doctor(Settings):
 
 
 TWO_RUNS = "two runs"  # fact
-PERSON, MACHINE = "a person", "a machine"  # facts: who judges
+PERSON = "a person"  # fact: who judges
 BY_MACHINE = "Judging by a machine"
 TIMEOUT = 60.0  # seconds
 _machine_option = partial(option, panel=BY_MACHINE, recorded=False)
@@ -478,12 +484,15 @@ class Judge(ReadsFiles, Seeded):
     collection: Path = argument(REQUIRED)
     runs: Sequence[NameOrPath] = argument(())
     _: KW_ONLY
-    scopes = (
-        scope(when(judge=PERSON), "stop_after", "adjudicate", "rater")
-        + scope(when(llm=GIVEN), "model", "guidelines", "timeout", "concurrency", "max_calls")
-        + scope(when(program=GIVEN), "timeout")
-        + scope(when(reranker=GIVEN), "qrels")
-        + scope(when(compared=TWO_RUNS), "measure")
+    scopes = scope(when(compared=TWO_RUNS), "measure")
+    cases = options_by(
+        "judge",
+        {
+            PERSON: ("stop_after", "adjudicate", "rater"),
+            "--llm": ("model", "guidelines", "timeout", "concurrency", "max_calls"),
+            "--command": ("timeout",),
+            "--reranker": ("qrels",),
+        },
     )
 
     queries: Path | None = option(None)
@@ -492,11 +501,9 @@ class Judge(ReadsFiles, Seeded):
     stop_after: int = option(20, minimum=1)
     depth: int = option(5, minimum=1)
     order: Literal["disagreement", "random"] = option("disagreement")
-    adjudicate: Sequence[Path] | None = option(
-        None, metavar="FILE,...", recorded=False, excluded=(when(runs=GIVEN), when(llm=GIVEN))
-    )
+    adjudicate: Sequence[Path] | None = option(None, metavar="FILE,...", recorded=False, excluded=when(runs=GIVEN))
     rater: str | None = option(None, parse=_rater)
-    llm: str | None = _machine_option(None, metavar="URL", excluded=when(reranker=GIVEN))
+    llm: str | None = _machine_option(None, metavar="URL", excluded=(when(reranker=GIVEN), when(program=GIVEN)))
     model: str | None = _machine_option(None, needed=when(llm=GIVEN))
     guidelines: Path | None = _machine_option(None)
     timeout: float = _machine_option(TIMEOUT, above=0)
@@ -504,12 +511,13 @@ class Judge(ReadsFiles, Seeded):
     max_calls: int | None = _machine_option(None, minimum=1)
     reranker: str | None = _machine_option(None, excluded=when(program=GIVEN))
     qrels: Path | None = _machine_option(None, needed=when(reranker=GIVEN))
-    program: str | None = _machine_option(None, "--command", metavar="COMMAND", excluded=when(llm=GIVEN))
+    program: str | None = _machine_option(None, "--command", metavar="COMMAND")
     measure: str = option("nDCG@10", parse=MEASURE)
     seed: int = inherited()
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, who judges, and whether there are, or may be, two runs with a weight."""
         two = len(as_names(self.runs)) <= 2  # one may be a retriever, or none
-        machine = self.llm or self.reranker or self.program
-        return {**super().values(), "compared": TWO_RUNS if two else "", "judge": MACHINE if machine else PERSON}
+        machines = {"--llm": self.llm, "--command": self.program, "--reranker": self.reranker}
+        judge = next((flag for flag, value in machines.items() if value), PERSON)
+        return {**super().values(), "compared": TWO_RUNS if two else "", "judge": judge}

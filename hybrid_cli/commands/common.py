@@ -19,6 +19,7 @@ from hybrid_cli.settings.options import (
     By,
     inherited,
     option,
+    options_by,
     parsed_by,
     redeclare,
     registered,
@@ -347,10 +348,13 @@ class LossOptions(Settings):
 
     option_panel = OBJECTIVE
 
-    scopes = (
-        scope(when(loss=MARGINS), "xi")
-        + scope(when(loss=RESIDUALS), "scorer", "scorer_weight", "scorer_schedule")
-        + scope(when(loss=(*MARGINS, "nll", "roc", "residual-nll")), "in_batch")
+    cases = options_by(
+        "loss",
+        {
+            MARGINS: ("xi",),
+            RESIDUALS: ("scorer", "scorer_weight", "scorer_schedule"),
+            (*MARGINS, "nll", "roc", "residual-nll"): ("in_batch",),
+        },
     )
 
     loss: str = option(training.LOSS, choices=LOSSES)

@@ -29,7 +29,17 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.perturbations.options import Perturbation
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings.common import Seeded, Writes
-from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, registered, scope, when
+from hybrid_cli.settings.options import (
+    GIVEN,
+    REQUIRED,
+    argument,
+    inherited,
+    option,
+    options_by,
+    registered,
+    scope,
+    when,
+)
 from hybrid_cli.settings.signature import settings_of
 
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
@@ -463,7 +473,6 @@ class Split(Seeded, Writes):
 
 WORDS, SYNONYMS, TRANSLATION = "Words", "Synonyms", "Back translation"
 _SETS = ("lite", "all")
-ADDED = "an attack of a plugin"  # fact: every option applies
 _OF_WORDS = ("char-swap", "word-deletion", "synonym-replacement", "word-order-swap", "synonym-insertion", *_SETS)
 _OF_SYNONYMS = ("synonym-replacement", "synonym-insertion", "synonym-adversary", *_SETS)
 _DRAWN = ("shuffle", "synonym-adversary", *_OF_WORDS)
@@ -471,8 +480,9 @@ _OF_TRANSLATION = ("back-translation", *_SETS)
 
 
 def facts_of(attacks: Sequence[str]) -> dict[str, Any]:
-    """Return what decides whether an option applies: the attacks, and whether one belongs to a plugin."""
-    return {"attacks": tuple(attacks), "added": ADDED if set(attacks) - {*_DRAWN, *_OF_TRANSLATION} else ""}
+    """Return what decides whether an option applies: the attacks; to one of a plugin, every option applies."""
+    added = set(attacks) - {*_DRAWN, *_OF_TRANSLATION}
+    return {"attacks": (*attacks, *(["all"] if added else []))}
 
 
 @dataclass(frozen=True)
@@ -515,12 +525,15 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
 
     collection: Path = argument(REQUIRED)
     _: KW_ONLY
-    scopes = (
-        scope((when(attacks=_OF_WORDS), when(added=ADDED)), "word_fraction")
-        + scope((when(added=ADDED), when(attacks=_OF_SYNONYMS)), "wordnet")
-        + scope((when(added=ADDED), when(attacks=_OF_TRANSLATION)), "translation", "translation_prefix", "device")
-        + scope((when(added=ADDED), when(attacks=_DRAWN)), "seed")
-        + scope((when(attacks=_OF_SYNONYMS, wordnet=None), when(added=ADDED, wordnet=None)), "synonyms")
+    scopes = scope(when(wordnet=None), "synonyms")
+    cases = options_by(
+        "attacks",
+        {
+            _OF_WORDS: ("word_fraction",),
+            _OF_SYNONYMS: ("wordnet", "synonyms"),
+            _OF_TRANSLATION: ("translation", "translation_prefix", "device"),
+            _DRAWN: ("seed",),
+        },
     )
 
     attacks: Sequence[str] = option(
@@ -539,5 +552,5 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
     translation_prefix: str = inherited(panel=TRANSLATION)
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and whether an attack belongs to a plugin."""
+        """Return every field by name; see `facts_of` for the attacks."""
         return {**super().values(), **facts_of(self.attacks)}

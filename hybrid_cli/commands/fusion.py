@@ -22,6 +22,7 @@ from hybrid_cli.settings.options import (
     argument,
     inherited,
     option,
+    options_by,
     parsed_by,
     redeclare,
     registered,
@@ -289,11 +290,14 @@ class Update(OnDevice, Threaded, ReadsFiles):
     index: Path = argument(REQUIRED)
     documents: Sequence[Path] = argument(())
     _: KW_ONLY
-    scopes = (
-        scope(when(index_kind=RETRIEVER), "documents", "allow_shrink", "prune")
-        + scope(when(index_kind=SINGLE_INDEX), "output", "overwrite")
-        + scope(when(index_kind=("a dense index", LEARNED)), "model")
-        + scope(when(index_kind=(TRANSFORMER_INDEX, RETRIEVER)), "device")
+    cases = options_by(
+        "index_kind",
+        {
+            RETRIEVER: ("documents", "allow_shrink", "prune", "device"),
+            SINGLE_INDEX: ("output", "overwrite"),
+            ("a dense index", LEARNED): ("model",),
+            TRANSFORMER_INDEX: ("device",),
+        },
     )
 
     add: Path | None = option(None)

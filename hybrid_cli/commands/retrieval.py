@@ -33,15 +33,24 @@ from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX, Engine, Sea
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.conversion import byte_count
-from hybrid_cli.settings.options import GIVEN, REQUIRED, By, argument, inherited, option, redeclare, scope, when
+from hybrid_cli.settings.options import (
+    GIVEN,
+    REQUIRED,
+    By,
+    argument,
+    inherited,
+    option,
+    options_by,
+    redeclare,
+    scope,
+    when,
+)
 
 LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
 SEVERAL = "Several indexes"
 RETRIEVER = "a retriever"  # fact about an index
 SINGLE_INDEX = "an index"  # fact about an index: it is no retriever
-_LEXICAL, _DENSE = when(index_kind="a lexical index"), when(index_kind="a dense index")
-_FEEDBACK, _TUNED = when(rm3=True, tune=False), when(tune=True)
-_ENCODED = (_DENSE, when(index_kind=LEARNED))
+_TUNED = when(tune=True)
 
 REPLACED = when(queries=GIVEN, qrels=GIVEN)  # both files of a split
 
@@ -149,21 +158,24 @@ class SearchOptions(OnDevice, Threaded, Searching):
     """
 
     scopes = (
-        scope(when(index_kind=(TRANSFORMER_INDEX, RETRIEVER)), "device")
-        + scope(when(query=None, interactive=False), "exact")
-        + scope(when(exact=True), "weights")
-        + scope(when(exact=False), "group")
-        + scope(when(index_kind=RETRIEVER), "min_probability")
-        + scope(when(index_kind="a lexical index", exact=False), "engine")
-        + scope(when(index_kind="a lexical index", exact=False, engine=("matrix", "lucene")), "rm3")
-        + scope(_LEXICAL, "k1", "b")
-        + scope(_FEEDBACK, "fb_terms", "fb_docs", "fb_weight")
-        + scope(_ENCODED, "model")
-        + scope(_DENSE, "weight")
-        + scope(when(index_kind="a flat index", exact=False), "faiss_device")
-        + scope(when(index_kind="an HNSW index", exact=False), "ef_search")
-        + scope(when(index_kind="an IVF index", exact=False), "nprobe")
-        + scope(when(index_kind="a binary index", exact=False), "binary_k")
+        scope(when(exact=True), "weights")
+        + scope(when(exact=False), "group", "engine", "faiss_device", "ef_search", "nprobe", "binary_k")
+        + scope(when(exact=False, engine=("matrix", "lucene")), "rm3")
+        + scope(when(rm3=True, tune=False), "fb_terms", "fb_docs", "fb_weight")
+    )
+    cases = options_by(
+        "index_kind",
+        {
+            RETRIEVER: ("device", "min_probability"),
+            TRANSFORMER_INDEX: ("device",),
+            "a lexical index": ("engine", "rm3", "k1", "b"),
+            LEARNED: ("model",),
+            "a dense index": ("model", "weight"),
+            "a flat index": ("faiss_device",),
+            "an HNSW index": ("ef_search",),
+            "an IVF index": ("nprobe",),
+            "a binary index": ("binary_k",),
+        },
     )
 
     exact: bool = option(False, panel=SEVERAL, recorded=False)
@@ -230,7 +242,7 @@ class Search(SearchOptions, ThreadedOnCluster, Overwrites):
     collection: Path | None = argument(None)
     _: KW_ONLY
     scopes = (
-        scope(_WRITES, "output", "split", "overwrite")
+        scope(_WRITES, "output", "split", "overwrite", "exact")
         + scope((when(collection=None, query=None, interactive=False), when(tune=True, qrels=None)), "queries")
         + scope(when(query=None, interactive=False, tune=False), "ray_address")
         + scope(when(query=None), "interactive")

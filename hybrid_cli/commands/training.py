@@ -636,23 +636,19 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
 
     training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
-    scopes = (
-        scope(
-            _CONTRASTIVE,
-            "loss",
-            "distill",
-            "query_flops",
-            "doc_flops",
-            "temperature",
-            "mask_matches",
-            "negatives",
-            "query_prefix",
-            "query_max_len",
-            "dev",
-        )
-        + scope(when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch")
-        + scope(when(dev=GIVEN), "keep")
-    )
+    scopes = scope(
+        _CONTRASTIVE,
+        "loss",
+        "distill",
+        "query_flops",
+        "doc_flops",
+        "temperature",
+        "mask_matches",
+        "negatives",
+        "query_prefix",
+        "query_max_len",
+        "dev",
+    ) + scope(when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch")
 
     architecture: SparseArchitecture = option(REQUIRED)
     loss: SparseLoss = option("nll", panel=OBJECTIVE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from inspect import get_annotations
@@ -27,10 +27,13 @@ from hybrid_cli.settings.options import (
     POSITIVE,
     REQUIRED,
     By,
+    Cases,
     Condition,
+    Members,
     Option,
     Scope,
     alternatives,
+    any_of,
     declare,
     spelling,
 )
@@ -49,6 +52,7 @@ class Settings:
         given: names of the options that were set explicitly.
         scopes: conditions, and the options that apply only under them; see `scope`. An option of several scopes
             applies in each. A subclass that declares an option again, with `applies`, replaces its scopes.
+        cases: options by the value of another one, in addition to the scopes; see `options_by`.
         option_panel: panel of the options that the class declares, without a panel of their own.
     """
 
@@ -57,6 +61,7 @@ class Settings:
     examples: ClassVar[tuple[str, ...]] = ()
     given: ClassVar[frozenset[str]] = frozenset()
     scopes: ClassVar[tuple[Scope, ...]] = ()
+    cases: ClassVar[tuple[Cases, ...]] = ()
     option_panel: ClassVar[str] = ""
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -263,29 +268,34 @@ def attributes_of(kind: type) -> Mapping[str, str]:
 
 @cache
 def _applied(kind: Any) -> Mapping[str, Option]:
-    """Return the declarations with the conditions of their scopes."""
+    """Return the declarations with the conditions of their scopes and cases."""
     final = _in_order(kind)
     options = dict(final)
     for base in (base for base in reversed(kind.__mro__) if issubclass(base, Settings)):
-        for name, conditions in _scoped(base, final).items():
+        for name, conditions in _conditions(base, final):
             own = options[name].applies or (Condition({}),)
-            both = (Condition({**one.allowed, **other.allowed}) for other in conditions for one in own)
+            both = (one.joined(other) for other in conditions for one in own)
             options[name] = replace(options[name], applies=tuple(both))
     return options
 
 
-def _scoped(base: type[Settings], final: Mapping[str, Option]) -> dict[str, list[Condition]]:
-    """Return name of an option -> the conditions of its scopes in a class, unless a subclass declares it again."""
-    found: dict[str, list[Condition]] = {}
-    scopes: tuple[Scope, ...] = vars(base).get("scopes", ())
-    named = {member for _, members in scopes for member in members if isinstance(member, str)}
-    for conditions, members in scopes:
-        for member in members:
-            declared = _in_order(base if isinstance(member, str) else member)  # type: ignore[arg-type]
-            for name in [member] if isinstance(member, str) else declared.keys() - named:
-                if final[name] is declared[name]:
-                    found.setdefault(name, []).extend(conditions)
-    return found
+def _conditions(base: type[Settings], final: Mapping[str, Option]) -> Iterator[tuple[str, Sequence[Condition]]]:
+    """Yield the options of the scopes and cases of a class, unless a subclass declares them again, with conditions."""
+
+    def by_name(rows: Sequence[tuple[Sequence[Any], Members]]) -> dict[str, list[Any]]:
+        named = {member for _, members in rows for member in members if isinstance(member, str)}
+        found: dict[str, list[Any]] = {}
+        for values, members in rows:
+            for member in members:
+                declared = _in_order(base if isinstance(member, str) else member)  # type: ignore[arg-type]
+                for name in [member] if isinstance(member, str) else declared.keys() - named:
+                    if final[name] is declared[name]:
+                        found.setdefault(name, []).extend(values)
+        return found
+
+    for other, rows in vars(base).get("cases", ()):
+        yield from ((name, [Condition({other: any_of(values)})]) for name, values in by_name(rows).items())
+    yield from by_name(vars(base).get("scopes", ())).items()
 
 
 def _in_order(kind: type[Settings]) -> dict[str, Option]:

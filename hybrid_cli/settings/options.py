@@ -58,8 +58,19 @@ class Condition:
         """Return whether the condition holds; unknown facts are ignored."""
         return all(_matches(values[name], allowed) for name, allowed in self.allowed.items() if name in values)
 
+    def joined(self, other: Condition) -> Condition:
+        """Return the condition that both hold; of the values of an option in both, those that both allow."""
+        allowed = {**self.allowed, **other.allowed}
+        for name in self.allowed.keys() & other.allowed.keys():
+            if self.allowed[name] != allowed[name]:
+                own, others = _several(self.allowed[name]), _several(allowed[name])
+                allowed[name] = any_of([value for value in own if value in others])
+        return Condition(allowed)
 
-Scope = tuple[Sequence[Condition], Sequence[str | type]]
+
+Members = Sequence[str | type]  # names of options, or settings classes
+Scope = tuple[Sequence[Condition], Members]
+Cases = tuple[str, Sequence[tuple[tuple[Any, ...], Members]]]
 
 
 def shown_value(value: Any) -> str:
@@ -93,6 +104,29 @@ def scope(condition: Condition | Sequence[Condition], *members: str | type) -> t
     return ((in_tuple(condition), members),)
 
 
+def options_by(name: str, members: Mapping[Any, Members]) -> tuple[Cases, ...]:
+    """Declare which options each value of an option, or of a fact, has; see `Settings.cases`.
+
+    Args:
+        name: the option or fact.
+        members: a value, or a tuple of values -> names of options, or settings classes, as for `scope`. An option in
+            several rows applies in each of them; an option in none does not depend on `name`.
+
+    Returns:
+        One table; `+` joins several.
+    """
+    return ((name, [(_several(values), row) for values, row in members.items()]),)
+
+
+def any_of(values: Sequence[Any]) -> Any:
+    """Return what a condition allows: one value, or a tuple of alternatives."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 def _matches(value: Any, allowed: Any) -> bool:
     if allowed is POSITIVE:
         return value is not None and value > 0
@@ -100,7 +134,7 @@ def _matches(value: Any, allowed: Any) -> bool:
         return value is not None and value is not False and value != () and value != {}
     if allowed is None and value in ((), {}):
         return True
-    wanted = allowed if isinstance(allowed, tuple) else (allowed,)
+    wanted = _several(allowed)
     return not set(wanted).isdisjoint(value) if isinstance(value, frozenset | tuple) else value in wanted
 
 

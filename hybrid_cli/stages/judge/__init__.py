@@ -17,7 +17,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
 from hybrid_cli.collections.judgments import open_judgments
 from hybrid_cli.commands import Evaluate, Fuse, Judge, Search
-from hybrid_cli.commands.analysis import MACHINE
+from hybrid_cli.commands.analysis import PERSON
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.retrieved import Pool, pools
@@ -58,7 +58,7 @@ def judge(settings: Judge) -> Path:
         belongs_together(named.values(), corpus=corpora[0])
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
-    if settings.values()["judge"] == MACHINE:
+    if settings.values()["judge"] != PERSON:
         pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *judging.at_weights(opened)], texts)
         return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
     if settings.adjudicate is not None:
