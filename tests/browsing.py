@@ -1,7 +1,5 @@
 """Chromium for the tests of the served page; without it they are skipped, or fail if REQUIRE_BROWSER=1."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
@@ -26,7 +24,6 @@ def required() -> str:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Yield a browser."""
     path = required()
     from playwright.sync_api import sync_playwright
 
@@ -60,5 +57,4 @@ class Tab:
             self.faults.append(f"{message.type}: {message.text}")
 
     def open(self, fragment: str) -> None:
-        """Open a view."""
         self.page.goto(f"{self.url}{fragment}")

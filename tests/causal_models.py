@@ -1,7 +1,5 @@
 """Tiny random decoders, whose tokenizers have no padding token and few or no special tokens."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -34,11 +34,9 @@ class Notices:
 
     @property
     def warnings(self) -> list[str]:
-        """The codes of the warnings."""
         return [notice.code for notice in self.heard if notice.level == "warning"]
 
     def clear(self) -> None:
-        """Forget the notices so far."""
         self.heard.clear()
 
 
@@ -63,12 +61,10 @@ class Done(NamedTuple):
 
     @property
     def fields(self) -> Mapping[str, object]:
-        """The fields of the error."""
         return self.failure.fields
 
     @property
     def warnings(self) -> list[str]:
-        """The codes of the warnings."""
         return self.notices.warnings
 
     def says(self, code: str, /, **fields: object) -> bool:
@@ -88,7 +84,6 @@ class Refusal(NamedTuple):
 
 
 def refusal(code: str, /, **fields: object) -> Refusal:
-    """Return an expected code with some expected fields."""
     return Refusal(code, fields)
 
 

@@ -27,44 +27,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process; tests import Ray first
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
-SLOW = [  # files that `make check` leaves out; the longest first
-    "test_papers", "test_page", "test_cluster", "test_judging_page", "test_retriever", "test_server", "test_kill",
-    "test_memory", "test_lucene", "test_train_frozen", "test_report_page", "test_languages", "test_external_vectors",
-    "test_examples", "test_faq", "test_encode", "test_train_lambda", "test_auto_command", "test_convert_checkpoint",
-    "test_train_dense", "test_taught", "test_killed", "test_object_store", "test_object_store_names",
-    "test_index_updates", "test_update", "test_sparse", "test_sparse_changes",
-    "test_train_roc", "test_fuse", "test_vectors", "test_pretrain", "test_export",
-    "test_engines", "test_shipped",
-    "test_report", "test_parallel", "test_combination", "test_cli", "test_hybrid_search",
-    "test_judge_terminal", "test_journal", "test_machine_tuning", "test_search",
-    "test_concat_runs", "test_run_files", "test_models",
-    "test_judge", "test_presets", "test_sharded", "test_dev_set", "test_tower",
-    "test_fuzz", "test_boost", "test_diagnostics", "test_translation", "test_serving", "test_bpr", "test_bad_input",
-    "test_impacts", "test_storage", "test_index_bm25", "test_encoder", "test_api",
-    "test_mine_negatives", "test_rerank", "test_paths", "test_pretraining",
-    "test_pipelines",
-    "test_damage", "test_prepare", "test_workers", "test_tracking", "test_hub",
-    "test_lora", "test_filters", "test_verdicts", "test_tokens", "test_calibration",
-    "test_passages", "test_gate", "test_few_queries", "test_exported_fusions", "test_judge_machine",
-    "test_train_warnings", "test_judged", "test_padding", "test_next_command",
-    "test_queries_in_corpus", "test_grades", "test_sharded_changes", "test_decoders", "test_complement", "test_auto",
-    "test_upgrades", "test_tables", "test_answerable", "test_texts_of_runs",
-    "test_searched", "test_adapters", "test_sparse_checkpoints", "test_model_folder", "test_machine_labels",
-    "test_lost_shards", "test_external", "test_faiss_gpu", "test_verdict",
-    "test_pseudo_queries", "test_failing_files", "test_labels", "test_perturb",
-    "test_significance",
-]  # fmt: skip
-HEAVY = {  # files that `make test` leaves out: kills, clusters, object stores, limits of memory, real models,
-    # forms of other tools, browsers, servers, whole pipelines
-    "test_object_store", "test_object_store_names", "test_cluster", "test_kill", "test_readers", "test_killed",
-    "test_memory", "test_full_disk", "test_recorded_models", "test_parallel", "test_examples",
-    "test_report_page", "test_page", "test_sentence_transformers", "test_convert_checkpoint", "test_languages",
-    "test_train_frozen", "test_every_form", "test_untrusted_text", "test_same_bytes", "test_export",
-    "test_index_updates", "test_reused", "test_judging_page", "test_auto_command", "test_server", "test_mcp",
-    "test_engines", "test_faq",
-    "test_update", "test_pipelines", "test_lora", "test_verdicts", "test_machine_tuning",
-    "test_dev_set", "test_pretrain", "test_journal", "test_tracking", "test_resumed",
-}  # fmt: skip
+_SLOW = """
+    page cluster judging_page retriever server kill memory lucene train_frozen report_page languages external_vectors
+    examples encode train_lambda auto_command convert_checkpoint train_dense taught killed object_store
+    object_store_names index_updates update sparse train_roc fuse vectors pretrain export engines report parallel
+    combination cli hybrid_search judge_terminal journal machine_tuning search run_files models judge presets sharded
+    dev_set fuzz boost serving bpr bad_input impacts index_bm25 encoder api mine_negatives rerank paths pretraining
+    pipelines damage prepare workers tracking hub lora filters verdicts tokens calibration passages gate
+    exported_fusions judge_machine train_warnings judged padding next_command queries_in_corpus grades decoders
+    complement upgrades tables searched sparse_checkpoints machine_labels lost_shards faiss_gpu pseudo_queries
+    failing_files labels perturb significance
+"""
+SLOW = [f"test_{name}" for name in _SLOW.split()]  # files that `make check` leaves out; the longest first
+_HEAVY = """
+    object_store object_store_names cluster kill readers killed memory recorded_models parallel examples report_page
+    page sentence_transformers convert_checkpoint languages train_frozen every_form untrusted_text same_bytes export
+    index_updates reused judging_page auto_command server engines update pipelines lora verdicts machine_tuning
+    dev_set pretrain journal tracking resumed
+"""  # kills, clusters, object stores, limits of memory, real models, other tools, browsers, servers, pipelines
+HEAVY = {f"test_{name}" for name in _HEAVY.split()}  # files that `make test` leaves out
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("short", settings.get_profile("hybrid"), max_examples=20)
@@ -130,7 +111,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def notices() -> Iterator[Notices]:
-    """Return the warnings and notes of the test, with their codes and fields."""
     with console.heard() as heard:
         yield Notices(heard)
 
@@ -172,8 +152,6 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reranker with random weights, seeded."""
-
     def build(folder: Path) -> None:
         import torch
 
@@ -225,7 +203,6 @@ def tiny_lambda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bm25(tiny_lambda: Path) -> Path:
-    """The lexical index of `tiny`."""
     return tiny_lambda.parent / "bm25"
 
 
@@ -272,10 +249,27 @@ def tiny_runs(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to a folder with links to one artifact of each kind."""
     for path in made.iterdir():
         (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def two_runs(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder with the tiny collection and two runs to judge."""
+    from judging import write_runs
+
+    (tmp_path / "tiny").symlink_to(tiny)
+    write_runs(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

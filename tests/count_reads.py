@@ -5,8 +5,6 @@ spread over 1, 8 and 64 blocks of documents: few, and so many that a sample give
 sums of whole blocks are read.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -36,7 +34,6 @@ class Counted(np.ndarray):
 
 
 def search(documents: int, postings: int) -> int:
-    """Search for two terms with some postings; return the number of reads."""
     global reads
     rng = np.random.default_rng(1)
     parts = [np.sort(rng.choice(documents, postings // 2, replace=False)).astype(np.int32) for _ in range(2)]

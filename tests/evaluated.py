@@ -1,7 +1,5 @@
 """Runs of the tiny collection, and their evaluation without a study."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,6 @@ def write_run(path: Path, hits: dict[str, list[str]]) -> Path:
 
 
 def evaluate(*inputs: Any, **options: Any) -> Summary:
-    """Evaluate runs without a study."""
     found = stage.evaluate(*inputs, **options)
     assert isinstance(found, Summary)
     return found

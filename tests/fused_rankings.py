@@ -1,7 +1,5 @@
 """Helpers of the fusion tests: rankings as runs, fused runs as dictionaries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +23,6 @@ APART = st.dictionaries(  # scores whose differences no normalization rounds to 
 
 
 def run_of(*queries: Ranking, names: Sequence[str] = "123456789") -> pl.DataFrame:
-    """Return a run with one query per ranking."""
     rows = [(qid, docid, score) for qid, hits in zip(names, queries, strict=False) for docid, score in hits.items()]
     return runs.ranked(pl.DataFrame(rows, {"qid": pl.String, "docid": pl.String, "score": pl.Float32}, orient="row"))
 
@@ -44,14 +41,12 @@ def fused_run(
 
 
 def fuse(*rankings: Ranking, fusion: FusionRecipe) -> dict[str, float]:
-    """Return documents and scores of one query, best first."""
     fused = fused_run([run_of(ranking) for ranking in rankings], fusion)
     assert fused["rank"].to_list() == list(range(1, len(fused) + 1))
     return dict(fused.select("docid", "score").iter_rows())
 
 
 def normalized(ranking: Ranking, name: str) -> dict[str, float]:
-    """Return the scores of one list after a normalization."""
     block = next(Lists.of([run_of(ranking)]).blocks())
     values = lists.values(block, FusionRecipe("sum", (1.0,), "ignore", normalization=name))  # type: ignore[arg-type]
     return dict(values.select("docid", "value_0").iter_rows())

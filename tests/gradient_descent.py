@@ -5,8 +5,6 @@ arbitrary direction, so that equal trainings end apart on some processors; and a
 makes the same step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

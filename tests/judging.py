@@ -1,7 +1,5 @@
 """Runs to judge, a person who answers, and a disk that dies: used by the tests of judging."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

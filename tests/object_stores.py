@@ -1,7 +1,5 @@
 """Object stores on this machine: servers, buckets with the tiny collection, and the stages that fill them."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
@@ -56,7 +54,6 @@ def google(server: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The outputs of the chain in a local folder."""
     folder = tmp_path_factory.mktemp("local")
     write_tiny_source(folder)
     for command in CHAIN:
@@ -131,7 +128,6 @@ def run(bucket: object, *steps: int) -> list[Any]:
 
 
 def with_index(bucket: Bucket, local: Path) -> None:
-    """Put the collection into the bucket."""
     for file in (local / "data").iterdir():
         bucket.put(f"data/{file.name}", file.read_bytes())
 

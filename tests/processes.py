@@ -4,8 +4,6 @@ A new Python process needs seconds of CPU time to import PyTorch and transformer
 the import itself, of limits of memory, and of variables that are read at import start Python with `subprocess`.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -50,7 +48,6 @@ class Started:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code; None while the process runs."""
         return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -60,7 +57,6 @@ class Started:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, seconds: float = 600) -> Ended:
-        """Wait for the end of the process."""
         self._process.join(seconds)
         code = self._process.exitcode
         assert code is not None, f"still runs after {seconds} seconds"

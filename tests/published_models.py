@@ -1,7 +1,5 @@
 """Tiny random models in published forms, for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ WEIGHTS = "model.safetensors"
 
 
 def saved(model: nn.Module, config: Any, tokenizer: Any, folder: Path, prefix: str = "") -> Path:
-    """Write weights under a prefix, configuration and tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {prefix + name: value.clone() for name, value in model.state_dict().items()}
     save_file(state, folder / WEIGHTS, metadata={"format": "pt"})

@@ -1,7 +1,5 @@
 """A server in place of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Iterator

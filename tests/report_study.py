@@ -1,7 +1,5 @@
 """A small study with data for every section of a report; its texts contain HTML that the page must escape."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +60,6 @@ def collection(folder: Path) -> Path:
 
 
 def make(folder: Path, model: Path) -> Study:
-    """Run every stage once."""
     threads = torch.get_num_threads()
     data = collection(folder)
     lexical = index_bm25(data, output=folder / "bm25", threads=1)

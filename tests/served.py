@@ -33,7 +33,6 @@ class Answer(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the code of an error."""
         return str(self.json["error"]["code"])
 
 
@@ -71,7 +70,6 @@ class Served:
         return f"http://127.0.0.1:{self.port}/"
 
     def stop(self, number: int) -> int:
-        """Send a signal, and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(60)
@@ -94,5 +92,4 @@ class Served:
         return content
 
     def get(self, path: str, /, **parameters: Any) -> Answer:
-        """Send a GET with parameters."""
         return self.ask("GET", path + (f"?{urlencode(parameters)}" if parameters else ""))

@@ -1,7 +1,5 @@
 """Artifacts of a few rows, written through the real writers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,5 +90,4 @@ def vector_scores(index: DenseIndex, pairs: pl.DataFrame, qids: Sequence[str], v
 
 
 def lucene_run(folder: Path, queries: pl.DataFrame, hits: int, **options: Any) -> pl.DataFrame:
-    """Search the Lucene index of a lexical index."""
     return LuceneIndex(folder, docids_of(folder), **options).search(queries, hits)

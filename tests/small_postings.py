@@ -1,7 +1,5 @@
 """Postings and indexes in memory for tests, without Java."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,8 +13,6 @@ from hybrid_cli.lexical.index import LexicalIndex
 
 
 class Spaces:
-    """An analyzer that splits texts at spaces."""
-
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         return [text.split() for text in texts]
 
@@ -31,7 +27,6 @@ def flat(documents: Sequence[Sequence[str]]) -> tuple[pa.StringArray, npt.NDArra
 
 
 def count(documents: Sequence[Sequence[str]]) -> Postings:
-    """The postings of analyzed documents."""
     builder = PostingsBuilder()
     builder.add(*flat(documents))
     return builder.finish()

@@ -1,7 +1,5 @@
 """Tiny random checkpoints of learned sparse encoders, in the layouts of the published ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,6 @@ def write_checkpoint(folder: Path, architecture: str, seed: int = 3) -> Path:
 
 
 def write_checkpoints(folder: Path) -> dict[Any, Path]:
-    """Write a checkpoint of each architecture."""
     return {each: write_checkpoint(folder / each, each) for each in ARCHITECTURES}
 
 

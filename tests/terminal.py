@@ -1,7 +1,5 @@
 """A command of hybrid in a pseudo-terminal."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -23,7 +21,6 @@ class Terminal:
         self.code: int | None = None  # after `end`
 
     def read(self, seconds: float = 0.05) -> bool:
-        """Read output; return False at the end."""
         if not select.select([self.terminal], [], [], seconds)[0]:
             return True
         try:
@@ -36,7 +33,6 @@ class Terminal:
         return bool(data)
 
     def wait_for(self, text: bytes) -> None:
-        """Wait until `text` is received."""
         self.wait_for_texts(1, text)
 
     def wait_for_texts(self, count: int, text: bytes) -> None:
@@ -47,11 +43,9 @@ class Terminal:
             assert time.monotonic() < deadline, self.received
 
     def press(self, keys: bytes) -> None:
-        """Type."""
         os.write(self.terminal, keys)
 
     def end(self) -> str:
-        """Wait for the end of the process; return all output."""
         deadline = time.monotonic() + 120
         while self.read():
             assert time.monotonic() < deadline, self.received
@@ -60,10 +54,8 @@ class Terminal:
         return self.received.decode("utf-8", "replace")
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End the process without warning."""
         self.send(signal.SIGKILL)
         self.end()

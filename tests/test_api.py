@@ -1,7 +1,6 @@
 """The Python interface and the library in memory return the results of the commands."""
 
-from __future__ import annotations
-
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -19,14 +18,26 @@ from polars.testing import assert_frame_equal
 from tiny_collection import TINY_DOCUMENTS
 
 import hybrid_cli
-from hybrid_cli import open_encoder, open_index, open_retriever, open_run, runs
+from hybrid_cli import (
+    BM25,
+    Dense,
+    HybridError,
+    evaluate,
+    fuse,
+    open_encoder,
+    open_index,
+    open_retriever,
+    open_run,
+    runs,
+)
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation import evaluate
-from hybrid_cli.fusion import fuse
 from hybrid_cli.fusion.methods import METHODS
+from hybrid_cli.runs.given import documents_table, queries_table
 from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse as fuse_stage
+from hybrid_cli.stages.index_bm25 import index_bm25
 
 COLUMNS = ["qid", "docid", "rank", "score"]
 
@@ -104,7 +115,7 @@ def test_the_package_imports_the_interface_only_when_it_is_used() -> None:
         _ = hybrid_cli.open_nothing
 
 
-BM25 = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"a": 1.5}}
+LEXICAL = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"a": 1.5}}
 DENSE = {"q1": {"b": 0.9, "d": 0.8}, "q2": {"c": 0.7, "a": 0.1}}
 QRELS = {"q1": {"b": 2, "d": 1, "x": 0}, "q2": {"c": 1}}
 
@@ -116,7 +127,6 @@ def as_frame(run: dict[str, dict[str, float]], **names: str) -> pl.DataFrame:
 
 
 def forms(run: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:
-    """Return a run in every form that the library takes."""
     frame = as_frame(run)
     (folder / "run.tsv").write_text(frame.write_csv(separator="\t"))
     return {
@@ -131,20 +141,20 @@ def forms(run: dict[str, dict[str, float]], folder: Path) -> dict[str, Any]:
 
 
 def test_every_form_of_a_run_is_the_same_run(tmp_path: Path) -> None:
-    wanted = fuse({"bm25": BM25, "dense": DENSE}, weights=[0.4, 0.6])
-    for form in forms(BM25, tmp_path).values():
+    wanted = fuse({"bm25": LEXICAL, "dense": DENSE}, weights=[0.4, 0.6])
+    for form in forms(LEXICAL, tmp_path).values():
         assert_frame_equal(fuse({"bm25": form, "dense": DENSE}, weights=[0.4, 0.6]), wanted)
-        assert evaluate(form, QRELS, ["nDCG@10"]) == evaluate(BM25, QRELS, ["nDCG@10"])
+        assert evaluate(form, QRELS, ["nDCG@10"]) == evaluate(LEXICAL, QRELS, ["nDCG@10"])
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.missing != "exact"])
 def test_the_library_fuses_as_the_command_does(tmp_path: Path, method: str) -> None:
     paths = []
-    for name, run in (("bm25", BM25), ("dense", DENSE)):
+    for name, run in (("bm25", LEXICAL), ("dense", DENSE)):
         paths.append(tmp_path / f"{name}.tsv")
         paths[-1].write_text(as_frame(run).write_csv(separator="\t"))
     wanted = runs.read_run(fuse_stage(paths, method=method, weights=[1, 3], output=tmp_path / "fused.parquet"))
-    found = fuse({"bm25": BM25, "dense": DENSE}, method=method, weights={"dense": 3, "bm25": 1})
+    found = fuse({"bm25": LEXICAL, "dense": DENSE}, method=method, weights={"dense": 3, "bm25": 1})
     assert_frame_equal(found, wanted)
 
 
@@ -176,17 +186,152 @@ def test_the_values_are_those_of_trec_eval(run: dict[str, dict[str, float]], qre
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: fuse({"a": BM25}), "too-few-runs"),
-        (lambda: fuse({"a": BM25, "b": DENSE}, weights=[1]), "number-of-weights"),
-        (lambda: fuse({"a": BM25, "b": 7}), "not-a-table"),
-        (lambda: fuse({"a": BM25, "b": {"q": 3}}), "not-a-table"),
-        (lambda: fuse({"a": BM25, "b": pl.DataFrame({"x": [1]})}), "no-such-column"),
-        (lambda: evaluate(BM25, QRELS, "AP"), "not-a-list"),
-        (lambda: evaluate(BM25, {"q1": {"a": 1 << 40}}, ["AP"]), "grade-not-a-number"),
-        (lambda: evaluate(BM25, {}, ["AP"]), "no-judgments"),
+        (lambda: fuse({"a": LEXICAL}), "too-few-runs"),
+        (lambda: fuse({"a": LEXICAL, "b": DENSE}, weights=[1]), "number-of-weights"),
+        (lambda: fuse({"a": LEXICAL, "b": 7}), "not-a-table"),
+        (lambda: fuse({"a": LEXICAL, "b": {"q": 3}}), "not-a-table"),
+        (lambda: fuse({"a": LEXICAL, "b": pl.DataFrame({"x": [1]})}), "no-such-column"),
+        (lambda: evaluate(LEXICAL, QRELS, "AP"), "not-a-list"),
+        (lambda: evaluate(LEXICAL, {"q1": {"a": 1 << 40}}, ["AP"]), "grade-not-a-number"),
+        (lambda: evaluate(LEXICAL, {}, ["AP"]), "no-judgments"),
     ],
 )
 def test_other_values_are_one_clear_error(call: Any, code: str) -> None:
     with pytest.raises(InputError) as caught:
         call()
     assert caught.value.code == code
+
+
+QUERY = "salt in sea water"
+
+
+@pytest.fixture(scope="module")
+def retriever(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compose([made / "bm25", made / "dense"], output=tmp_path_factory.mktemp("adapters") / "retriever")
+
+
+@pytest.fixture(scope="module")
+def hits(retriever: Path) -> pl.DataFrame:
+    return open_retriever(retriever).search(QUERY, 3)
+
+
+def test_langchain(retriever: Path, hits: pl.DataFrame) -> None:
+    pytest.importorskip("langchain_core", reason="langchain-core is not installed: pip install 'hybrid_cli[langchain]'")
+    from hybrid_cli.adapters.langchain import HybridRetriever
+
+    adapter = HybridRetriever(path=str(retriever), k=3)
+    documents = adapter.invoke(QUERY)
+    assert [document.id for document in documents] == hits["docid"].to_list()
+    assert [document.page_content for document in documents] == hits["text"].to_list()
+    assert [document.metadata["score"] for document in documents] == hits["score"].to_list()
+    assert documents[0].metadata["bm25_rank"] == hits["bm25_rank"][0]
+    assert [each.id for each in asyncio.run(adapter.ainvoke(QUERY))] == hits["docid"].to_list()
+
+
+@pytest.mark.exhaustive
+def test_llama_index(retriever: Path, hits: pl.DataFrame) -> None:
+    pytest.importorskip("llama_index.core", reason="not installed: pip install 'hybrid_cli[llama-index]'")
+    from hybrid_cli.adapters.llama_index import HybridRetriever
+
+    nodes = HybridRetriever(str(retriever), k=3).retrieve(QUERY)
+    assert [node.node.node_id for node in nodes] == hits["docid"].to_list()
+    assert [node.score for node in nodes] == hits["score"].to_list()
+    assert nodes[0].node.get_content() == hits["text"][0]
+
+
+@pytest.mark.exhaustive
+def test_haystack(retriever: Path, hits: pl.DataFrame) -> None:
+    haystack = pytest.importorskip("haystack", reason="not installed: pip install 'hybrid_cli[haystack]'")
+    from hybrid_cli.adapters.haystack import HybridRetriever
+
+    pipeline = haystack.Pipeline()
+    pipeline.add_component("retriever", HybridRetriever(str(retriever)))
+    haystack.core.serialization.allow_deserialization_module("hybrid_cli.adapters.haystack")
+    pipeline = haystack.Pipeline.from_dict(pipeline.to_dict())
+    documents = pipeline.run({"retriever": {"query": QUERY, "top_k": 3}})["retriever"]["documents"]
+    assert [document.id for document in documents] == hits["docid"].to_list()
+    assert [document.score for document in documents] == hits["score"].to_list()
+
+
+TEXTS = ["salt in sea water", "oxygen in the blood", "salt and pepper"]
+ASKED = {"a": "salt water", "b": "blood", "c": "xylophone"}
+
+
+def corpus_of(tiny: Path) -> pl.DataFrame:
+    return pl.read_parquet(collection.corpus_path(tiny))
+
+
+def test_five_lines_lead_from_texts_to_hits_of_both() -> None:
+    bm25 = BM25(k1=0.9, b=0.4).index(TEXTS)
+    dense = Dense(open_encoder("minilm")).index(TEXTS)
+    runs = {"bm25": bm25.search("salt in water", 3), "dense": dense.search("salt in water", 3)}
+    hits = fuse(runs, method="minmax", weights=[0.4, 0.6])
+    assert evaluate(hits, {"0": {"0": 1}}, ["MRR@10"]) == {"MRR@10": 1.0}
+    assert (len(runs["bm25"]), len(runs["dense"]), hits["docid"][0]) == (2, 3, "0")
+
+
+@pytest.mark.parametrize("options", [{}, {"k1": 2.0, "b": 0.1}, {"fields": ["title=3", "text"]}, {"language": "de"}])
+def test_bm25_in_memory_has_the_hits_of_an_index(tiny: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    queries = collection.read_queries(collection.queries_path(tiny, "test"))
+    index_bm25(tiny, output=tmp_path / "bm25", **options)
+    wanted = open_index(tmp_path / "bm25").search(queries, k=5).drop("title", "text")
+    assert_frame_equal(BM25(**options).index(corpus_of(tiny)).search(queries, k=5), wanted, check_exact=True)
+
+
+@pytest.mark.parametrize("k", [1, 3, 100])
+def test_dense_vectors_in_memory_have_the_hits_of_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path, k: int) -> None:
+    queries = collection.read_queries(collection.queries_path(tiny, "test"))
+    encode(tiny, model=str(tiny_bert), dtype="fp32", output=tmp_path / "dense")
+    wanted = open_index(tmp_path / "dense").search(queries, k=k).drop("title", "text")
+    found = Dense(open_encoder(tiny_bert, dtype="fp32")).index(corpus_of(tiny)).search(queries, k=k)
+    assert_frame_equal(found, wanted, abs_tol=1e-5)
+
+
+def test_every_form_of_documents_and_queries_is_the_same_table() -> None:
+    wanted = documents_table(dict(enumerate_texts()))
+    rows = [{"docid": docid, "text": text} for docid, text in enumerate_texts()]
+    for form in (TEXTS, rows, pl.DataFrame(rows), pd.DataFrame(rows), pl.DataFrame(rows).rename({"docid": "doc_id"})):
+        assert_frame_equal(documents_table(form), wanted)
+    asked = queries_table(ASKED)
+    frame = pl.DataFrame({"qid": list(ASKED), "text": list(ASKED.values())})
+    for other in (frame, pd.DataFrame(frame.to_dict(as_series=False)), frame.rename({"qid": "query_id"})):
+        assert_frame_equal(queries_table(other), asked)
+    assert queries_table("salt").rows() == queries_table(["salt"]).rows() == [("0", "salt")]
+
+
+def enumerate_texts() -> list[tuple[str, str]]:
+    return [(str(number), text) for number, text in enumerate(TEXTS)]
+
+
+def test_no_documents_and_no_queries_have_no_hits() -> None:
+    index = BM25().index([])
+    assert len(index.search("salt")) == len(BM25().index(TEXTS).search([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("documents", "code"),
+    [
+        ("one text", "not-a-list"),
+        ([1, 2], "not-a-text"),
+        ([{"docid": "1"}], "no-such-column"),
+        ([{"docid": "1", "text": "a"}, {"docid": 2, "text": "b"}], "other-type"),
+        ([{"docid": None, "text": "a"}], "other-type"),
+        ([{"docid": "1", "text": "a"}, {"docid": "1", "text": "b"}], "duplicate-id"),
+    ],
+)
+def test_unusable_documents_are_refused(documents: Any, code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        documents_table(documents)
+    assert caught.value.code == code
+
+
+def test_unusable_calls_are_refused() -> None:
+    index = BM25().index(TEXTS)
+    for queries, k, code in ((3, 1, "not-a-list"), ({"a": 3}, 1, "other-type"), ("a", 0, "invalid-depth")):
+        with pytest.raises(InputError) as caught:
+            index.search(queries, k)
+        assert caught.value.code == code
+    for options, code in (({"fields": ["body"]}, "no-such-column"), ({"fields": ["a=b"]}, "invalid-field")):
+        with pytest.raises(HybridError) as refused:
+            BM25(**options).index(TEXTS)  # type: ignore[arg-type]
+        assert refused.value.code == code

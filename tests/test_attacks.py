@@ -1,7 +1,5 @@
 """Attacks on queries: edits of words and characters, synonyms of WordNet or a table, the synonym adversary."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections import Counter
@@ -18,20 +16,8 @@ from hypothesis import strategies as st
 
 from hybrid_cli.commands import Perturb
 from hybrid_cli.draws import draw
-from hybrid_cli.perturbations import synonyms, wordnet
+from hybrid_cli.perturbations import edits, synonyms, wordnet
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS, Attacked, Inputs, Rewrite
-from hybrid_cli.perturbations.edits import (
-    CHARACTER_CHANGES,
-    FUNCTION_WORDS,
-    WORD,
-    Edit,
-    delete_word,
-    edit_words,
-    is_stop_word,
-    shuffle,
-    swap_characters,
-    swap_words,
-)
 from hybrid_cli.perturbations.synonyms import SynonymTable, insertion, replace_matches, replacement, thesaurus
 from hybrid_cli.perturbations.wordnet import WordNet, find
 
@@ -39,12 +25,11 @@ SYNONYMS = "cat\tfeline\nsalt\tsodium\tsea salt\nthe\tthis\n"
 LOCAL = [name for name in SETS["lite"] if name != "back-translation"]
 
 
-def edited(edit: Edit, text: str, fraction: float = 0.1, seed: int = 0, qid: str = "q") -> str:
-    return edit_words(text, edit, fraction, partial(draw, seed, "test", qid))
+def edited(edit: edits.Edit, text: str, fraction: float = 0.1, seed: int = 0, qid: str = "q") -> str:
+    return edits.edit_words(text, edit, fraction, partial(draw, seed, "test", qid))
 
 
-def all_edits(edit: Edit, text: str, fraction: float = 0.1) -> set[str]:
-    """Return the results for 300 seeds."""
+def all_edits(edit: edits.Edit, text: str, fraction: float = 0.1) -> set[str]:
     return {edited(edit, text, fraction, seed) for seed in range(300)}
 
 
@@ -58,36 +43,38 @@ def all_edits(edit: Edit, text: str, fraction: float = 0.1) -> set[str]:
     ],
 )
 def test_words_are_letters_and_digits_with_some_marks_inside(text: str, found: list[str]) -> None:
-    assert WORD.findall(text) == found
+    assert edits.WORD.findall(text) == found
 
 
 def test_a_word_is_deleted_with_one_white_space_and_no_punctuation() -> None:
-    found = all_edits(delete_word, "The cat, it sat.")
+    found = all_edits(edits.delete_word, "The cat, it sat.")
     assert found == {"cat, it sat.", "The, it sat.", "The cat, sat.", "The cat, it."}
 
 
 def test_any_two_words_are_swapped_and_everything_else_is_kept() -> None:
-    assert all_edits(swap_words, "(one)  two, three") == {"(two)  one, three", "(three)  two, one", "(one)  three, two"}
+    assert all_edits(edits.swap_words, "(one)  two, three") == {
+        "(two)  one, three",
+        "(three)  two, one",
+        "(one)  three, two",
+    }
 
 
 def test_one_swap_changes_two_words() -> None:
     """One swap changes 2 of 20 words; 3 of 30 words need a second swap. Equal words may be swapped."""
     for words, moved in ((20, {2}), (30, {3, 4})):
         text = [f"w{number}" for number in range(words)]
-        found = [edited(swap_words, " ".join(text), seed=seed).split() for seed in range(100)]
+        found = [edited(edits.swap_words, " ".join(text), seed=seed).split() for seed in range(100)]
         assert {sum(old != new for old, new in zip(text, each, strict=True)) for each in found} == moved
-    assert "to be or not to be" in all_edits(swap_words, "to be or not to be")
+    assert "to be or not to be" in all_edits(edits.swap_words, "to be or not to be")
     assert {"lite": tuple(ATTACKS.built_in()[:6]), "all": tuple(ATTACKS.built_in())} == SETS
 
 
 @pytest.mark.parametrize(
     ("words", "fraction", "deleted"), [(19, 0.1, 1), (20, 0.1, 2), (39, 0.1, 3), (8, 0.5, 4), (5, 1.0, 4), (3, 0.0, 1)]
 )
-def test_a_fraction_of_the_words_is_changed_rounded_down_but_at_least_one(
-    words: int, fraction: float, deleted: int
-) -> None:
+def test_a_fraction_of_the_words_is_changed_but_at_least_one(words: int, fraction: float, deleted: int) -> None:
     text = " ".join(f"w{number}" for number in range(words))
-    assert len(edited(delete_word, text, fraction).split()) == words - deleted
+    assert len(edited(edits.delete_word, text, fraction).split()) == words - deleted
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +93,10 @@ texts = st.lists(
 
 @pytest.mark.parametrize("name", LOCAL)
 @given(parts=texts, seed=st.integers(0, 5), glue=st.sampled_from([" ", "  ", ", "]))
-def test_no_attack_empties_a_query(
-    rewrites: dict[str, Rewrite], name: str, parts: list[str], seed: int, glue: str
-) -> None:
+def test_no_query_is_emptied(rewrites: dict[str, Rewrite], name: str, parts: list[str], seed: int, glue: str) -> None:
     text = glue.join(parts)
     found = rewrites[name]("q", text, partial(draw, seed, name, "q")).text
-    before, after = WORD.findall(text), WORD.findall(found)
+    before, after = edits.WORD.findall(text), edits.WORD.findall(found)
     assert bool(before) == bool(after)
     assert bool(text.strip()) == bool(found.strip())
     if name == "word-deletion":
@@ -119,7 +104,7 @@ def test_no_attack_empties_a_query(
     elif name == "word-order-swap":
         assert Counter(after) == Counter(before)
     if name in ("synonym-replacement", "word-order-swap"):  # the text between words is kept
-        assert WORD.split(text) == WORD.split(found)
+        assert edits.WORD.split(text) == edits.WORD.split(found)
     assert found == rewrites[name]("q", text, partial(draw, seed, name, "q")).text
 
 
@@ -136,7 +121,7 @@ def test_draws_depend_on_seed_attack_and_id(rewrites: dict[str, Rewrite], name: 
 
 
 def all_of(kind: str, word: str) -> set[str]:
-    return {"".join(CHARACTER_CHANGES[kind](list(word), number)) for number in range(len(word) * 52)}
+    return {"".join(edits.CHARACTER_CHANGES[kind](list(word), number)) for number in range(len(word) * 52)}
 
 
 def test_the_four_kinds_of_change() -> None:
@@ -152,7 +137,7 @@ def test_the_four_kinds_of_change() -> None:
 
 def test_one_word_changes_and_everything_else_is_kept() -> None:
     for seed in range(200):
-        first, second = edited(swap_characters, "heart, (lungs)?", seed=seed).split(", ")
+        first, second = edited(edits.swap_characters, "heart, (lungs)?", seed=seed).split(", ")
         assert (first == "heart") != (second == "(lungs)?")
         assert second[0] == "("
         assert second[-2:] == ")?"
@@ -160,24 +145,24 @@ def test_one_word_changes_and_everything_else_is_kept() -> None:
 
 @pytest.mark.parametrize("text", ["The of IT", "a 1 x", "don't You'll it's", "?"])
 def test_stop_words_and_single_characters_are_kept(text: str) -> None:
-    assert {edited(swap_characters, text, seed=seed) for seed in range(100)} == {text}
+    assert {edited(edits.swap_characters, text, seed=seed) for seed in range(100)} == {text}
 
 
 def test_contractions_are_stop_words_and_possessives_are_not() -> None:
-    assert all(map(is_stop_word, ["the", "THE", "don't", "Isn't", "they've", "he'd", "won", "further"]))
-    assert not any(map(is_stop_word, ["cat", "cat's", "can-can", "the-", "moon", "o'clock", ""]))
+    assert all(map(edits.is_stop_word, ["the", "THE", "don't", "Isn't", "they've", "he'd", "won", "further"]))
+    assert not any(map(edits.is_stop_word, ["cat", "cat's", "can-can", "the-", "moon", "o'clock", ""]))
 
 
 def test_words_and_changes_are_equally_likely() -> None:
     """A swap cannot change words of equal letters: six proposals remain, three for each word."""
-    found = Counter(edited(swap_characters, "oo zzz", seed=seed).split()[0] == "oo" for seed in range(6000))
+    found = Counter(edited(edits.swap_characters, "oo zzz", seed=seed).split()[0] == "oo" for seed in range(6000))
     assert 2800 < found[True] < 3200
-    lengths = Counter(len(edited(swap_characters, "zzz", seed=seed)) for seed in range(6000))
+    lengths = Counter(len(edited(edits.swap_characters, "zzz", seed=seed)) for seed in range(6000))
     assert all(1800 < lengths[length] < 2200 for length in (2, 3, 4))
 
 
 def shuffled(text: str, seed: int = 0, qid: str = "q") -> str:
-    return shuffle(text, partial(draw, seed, "shuffle", qid))
+    return edits.shuffle(text, partial(draw, seed, "shuffle", qid))
 
 
 @given(st.text(st.sampled_from("ab\u00e9.,-'3 \t\n"), max_size=30), st.integers(0, 9))
@@ -197,10 +182,11 @@ DATA = Path(__file__).parent / "data" / "wordnet"
 WORDNET = {"wordnet": DATA}
 
 
-def counts_of_edits(start: Callable[[Inputs], Edit], text: str, files: Mapping[str, Path] = WORDNET) -> Counter[str]:
-    """Return the results for 300 seeds."""
+def counts_of_edits(
+    start: Callable[[Inputs], edits.Edit], text: str, files: Mapping[str, Path] = WORDNET
+) -> Counter[str]:
     edit = start(Inputs(pl.DataFrame(), files, Perturb(Path("queries.tsv"), attacks=["lite"], output=Path("out"))))
-    return Counter(edit_words(text, edit, 0.1, partial(draw, seed, "test", "q")) for seed in range(300))
+    return Counter(edits.edit_words(text, edit, 0.1, partial(draw, seed, "test", "q")) for seed in range(300))
 
 
 def test_a_word_is_replaced_by_a_single_word_of_any_synset() -> None:
@@ -310,7 +296,7 @@ def test_only_matching_words_change_and_no_relevant_term_is_added(text: str, rel
     pattern, places = "", []
     for piece in re.split(r"(\w+)", text):
         fit = [name for name in ALTERNATIVES.get(piece, ()) if terms(name).isdisjoint(relevant)]
-        matched = piece in relevant and piece not in FUNCTION_WORDS
+        matched = piece in relevant and piece not in edits.FUNCTION_WORDS
         pattern += f"({'|'.join(map(re.escape, fit))})" if matched and fit else re.escape(piece)
         places += [piece] if matched and fit else []
     whole = re.fullmatch(pattern, found.text)
@@ -322,7 +308,6 @@ def test_only_matching_words_change_and_no_relevant_term_is_added(text: str, rel
 
 @pytest.fixture(scope="module")
 def small() -> WordNet:
-    """Read a few synsets written for these tests, in the format of WordNet."""
     return WordNet(DATA)
 
 

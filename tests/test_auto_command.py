@@ -1,7 +1,5 @@
 """`auto`: the recommended path in one command, whose printed commands can be pasted."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -29,7 +27,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_queries_suffice() -> Iterator[None]:
-    """The tiny collection has eleven titles."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hybrid_cli.stages.auto.FEWEST_QUERIES", 11)
         yield
@@ -46,7 +43,6 @@ def commands(done: Done) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """The output folder of a call without queries, and what the call printed."""
     folder = tmp_path_factory.mktemp("auto") / "out"
     return folder, auto(source, folder, "--layers", 1, "--max-steps", 2)
 
@@ -54,10 +50,9 @@ def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def test_documents_become_a_hybrid_and_a_report(made: tuple[Path, Done]) -> None:
     folder, done = made
     assert done.code == 0, done.err
-    assert [line.split()[1] for line in commands(done)] == [
-        "prepare", "prepare", "index-bm25", "index-bm25", "mine-negatives", "mine-negatives", "train-dense", "encode",
-        "encode", "search", "search", "compose", "compose", "search", "evaluate", "report", "search",
-    ]  # fmt: skip
+    expected = ["prepare", "prepare", "index-bm25", "index-bm25", "mine-negatives", "mine-negatives", "train-dense"]
+    expected += ["encode", "encode", "search", "search", "compose", "compose", "search", "evaluate", "report", "search"]
+    assert [line.split()[1] for line in commands(done)] == expected
     assert not (folder / "weights.json").exists()
     assert done.says("pseudo-queries-train", option="max_steps")
     kinds = {"retriever": Kind.RETRIEVER, "pseudo-retriever": Kind.RETRIEVER}
@@ -88,9 +83,7 @@ def finds(line: str, query: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     return " 1. " in done.out
 
 
-def test_documents_alone_become_a_retriever_that_is_searched_by_the_printed_command(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_alone_become_a_retriever(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pseudo-queries, whose scores are no estimate, are made on request."""
     done = auto(source, tmp_path / "out")
     assert done.code == 0, done.err
@@ -139,9 +132,7 @@ def test_an_interrupted_call_continues(made: tuple[Path, Done], source: Path) ->
     assert (folder / "hybrid.dev.parquet").read_bytes() == before
 
 
-def test_few_judged_queries_tune_the_weights_and_train_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_judged_queries_tune_the_weights(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = auto(source, tmp_path / "out", judged=True)
     assert done.code == 0, done.err
     called = {line.split()[1]: line for line in commands(done)}
@@ -160,16 +151,13 @@ def test_few_judged_queries_tune_the_weights_and_train_nothing(
     assert finds(searched, "salt in sea water", monkeypatch)
 
 
-def test_many_judged_queries_train_tune_and_test_on_different_folds(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_judged_queries_train_tune_and_test(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_cli.stages.auto.MIN_TRAIN_QUERIES", 6)
     done = auto(source, tmp_path / "out", "--max-steps", 0, judged=True)
     assert done.code == 0, done.err
     lines = commands(done)
-    assert [line.split("--split ")[1].split()[0] for line in lines if " --split " in line] == [
-        "judged", "dev-1", "dev-1", "dev-1", *["test-1"] * 5,
-    ]  # fmt: skip
+    expected = ["judged", "dev-1", "dev-1", "dev-1", *["test-1"] * 5]
+    assert [line.split("--split ")[1].split()[0] for line in lines if " --split " in line] == expected
     assert not (tmp_path / "out/pseudo").exists()
     done = auto(source, tmp_path / "out", "--pseudo-queries", "title", judged=True)
     assert (done.code, done.problem) == (2, "option-does-not-apply")
@@ -177,9 +165,7 @@ def test_many_judged_queries_train_tune_and_test_on_different_folds(
 
 
 @pytest.mark.heavy
-def test_overwrite_replaces_what_differs_and_keeps_the_rest(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwrite_replaces_what_differs_only(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the same call resumes after an interruption; the last lines can be pasted, whatever the folder."""
     output = tmp_path / "an output"
     auto(source, output, "--max-steps", 0, judged=True)
@@ -202,7 +188,7 @@ def test_overwrite_replaces_what_differs_and_keeps_the_rest(
         ([], refusal("invalid-name", option="output")),
     ],
 )
-def test_options_of_late_stages_are_refused_before_the_first(
+def test_options_of_late_stages_are_checked(
     source: Path, tmp_path: Path, words: list[object], problem: Refusal
 ) -> None:
     output = tmp_path / ("out" if words else "a,b")
@@ -211,9 +197,7 @@ def test_options_of_late_stages_are_refused_before_the_first(
     assert not output.exists()
 
 
-def test_own_artifacts_in_the_output_folder_stay_even_with_overwrite(
-    made: tuple[Path, Done], source: Path, tmp_path: Path
-) -> None:
+def test_own_artifacts_stay_even_with_overwrite(made: tuple[Path, Done], source: Path, tmp_path: Path) -> None:
     """Every output of a call is found, whatever its stage."""
     for path in made[0].iterdir():
         if not re.match(r"collection|\.|.*-tuned", path.name):  # judging leads to the last
@@ -246,9 +230,7 @@ def test_text_files_are_searched_by_passages_and_metadata_filters_the_hits(tmp_p
     assert {hit["docid"] for hit in hits} == {"d5", "d6", "d7"}
 
 
-def test_documents_that_lose_over_half_of_their_tokens_are_divided_and_found_by_their_best_passage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_that_lose_half_of_their_tokens_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(words: int) -> list[dict[str, str]]:
         return [{"id": f"d{n}", "text": " ".join(["water"] * words) + f" reef number {n}"} for n in range(3)]
 

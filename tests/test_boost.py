@@ -1,7 +1,5 @@
 """DrBoost: `--boost` adds a learner to an ensemble, whose score is the sum of its learners' scores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ def first(examples: Path, tiny_bert: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def ensemble(examples: Path, first: Path, tiny_bert: Path) -> Path:
-    """Three learners."""
     two, three = (examples.parent / name for name in ("two", "three"))
     train_dense(examples, output=two, model=str(tiny_bert), **NLL, seed=2, boost=str(first))
     return train_dense(examples, output=three, model=str(tiny_bert), **NLL, seed=3, boost=str(two))
@@ -100,9 +97,7 @@ def test_examples_without_a_run_of_the_ensemble_are_named(
         assert notices.says("boost-not-mined", path=used) is warned
 
 
-def test_a_static_encoder_is_not_an_ensemble_of_learners(
-    examples: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_static_encoder_is_no_ensemble(examples: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path) -> None:
     done = hybrid("train-dense", examples, "--boost", tiny_lambda, "--model", tiny_bert, "--output", tmp_path / "no")
     assert done.code == 2
     assert (done.problem, done.fields["kind"], done.fields["expected"]) == ("other-kind", "static", "transformer")

@@ -1,7 +1,5 @@
 """Codes and prefixes of vectors: BPR end to end; one model for several lengths (Matryoshka)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ PLAN: dict[str, Any] = {"batch_size": 4, "max_steps": 3, "learning_rate": 1e-3, 
 
 @pytest.fixture(scope="module")
 def trained(tiny: Path, tiny_bert: Path, tiny_bm25: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with `examples.parquet` and the encoder `bpr` trained on them."""
     folder = tmp_path_factory.mktemp("bpr")
     examples = mine_negatives(tiny, split="train", index=tiny_bm25, output=folder / "examples.parquet")
     train_dense(examples, output=folder / "bpr", model=str(tiny_bert), **PLAN, loss="bpr", dev=examples)
@@ -144,13 +141,10 @@ def test_a_truncated_vector_has_the_leading_values(tiny_bert: Path, tiny_lambda:
 
 
 def precision(name: str) -> dict[str, Any]:
-    """Return fp32 for a transformer; static encoders have no precision."""
     return {"dtype": "fp32"} if name == "dense" else {}
 
 
-def test_truncating_an_index_equals_encoding_with_truncation(
-    tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
-) -> None:
+def test_truncating_an_index_is_encoding_so(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path) -> None:
     for name, model in (("dense", tiny_bert), ("static_lambda", tiny_lambda)):
         whole = encode(tiny, model=str(model), output=tmp_path / name, **precision(name))
         direct = encode(tiny, model=model, truncate_dim=3, output=tmp_path / f"{name}-direct", **precision(name))

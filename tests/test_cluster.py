@@ -1,7 +1,5 @@
 """Stages on a Ray cluster: the bytes of one process, also when a machine ends."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -42,14 +40,12 @@ def machines() -> Iterator[Any]:
 
 
 def add_machine(machines: Any) -> None:
-    """Add a machine to a cluster, without the handler of SIGTERM that Ray sets in this process."""
     machines.add_node(num_cpus=1)
     machines.wait_for_nodes()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Return the bytes of a file, or of the files of a folder; its manifest has times."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.name != storage.MANIFEST}
 
@@ -86,7 +82,6 @@ def filled(value: Any, made: Path) -> Any:
 
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the stages divide their work into several blocks."""
     monkeypatch.setattr("hybrid_cli.stages.search.QUERIES_AT_ONCE", 1)
     monkeypatch.setattr("hybrid_cli.stages.label.QUERIES_IN_A_SHARD", 3)
     monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 1)
@@ -167,7 +162,7 @@ def files(tmp_path: Path) -> list[Path]:
     return sorted(tmp_path.glob("[a-d].*"))
 
 
-def test_files_of_documents_are_read_on_a_cluster(
+def test_files_are_read_on_a_cluster(
     machines: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "ROWS", 2)
@@ -187,9 +182,7 @@ def test_files_of_documents_are_read_on_a_cluster(
 
 
 @pytest.mark.parametrize("line", ["docid,text\n7,again\n", 'docid,text\n9,"open\n'], ids=["duplicate", "open quote"])
-def test_a_row_that_a_cluster_refuses_is_named_as_elsewhere(
-    line: str, machines: Any, files: list[Path], tmp_path: Path
-) -> None:
+def test_a_row_that_a_cluster_refuses_is_named(line: str, machines: Any, files: list[Path], tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text(line, "utf-8")
     messages = []
     for address in (None, machines.address):
@@ -236,9 +229,7 @@ def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> Non
         run()
 
 
-def test_memory_that_a_machine_lacks_ends_a_process_again_and_again(
-    machines: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_a_machine_lacks_ends_processes(machines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray ends a process with an error of its own."""
     import ray
 
@@ -321,7 +312,7 @@ def test_blocks_of_a_machine_that_ends_are_computed_by_the_others(
     assert contents(found) == contents(local)
 
 
-def test_a_cluster_that_is_not_reached_loses_no_finished_work(
+def test_a_lost_cluster_loses_no_work(
     made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted command keeps its shards, and resumes with them when the cluster is there again."""

@@ -1,7 +1,5 @@
 """Combinations of two encoders: the equations of SPAR, one index for every weight, tuning, refusals."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +27,6 @@ TITLES, TEXTS = [title for _, title, _ in TINY_DOCUMENTS], [text for _, _, text 
 
 
 class Fixed:
-    """An encoder with one query vector and one document vector."""
-
     truncated, device = 0, torch.device("cpu")
 
     def __init__(self, query: list[float], document: list[float]):
@@ -58,7 +54,6 @@ def test_golden_scores(mode: Any, score: float, dim: int) -> None:
 
 @pytest.fixture(scope="module")
 def indexed(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with the combination of both models, its index, and an index of each model."""
     folder = tmp_path_factory.mktemp("combined")
     combine([tiny_bert, tiny_lambda], output=folder / "model", weight=0.7)
     encode(tiny, model=str(folder / "model"), dtype="fp32", output=folder / "both")
@@ -69,7 +64,6 @@ def indexed(tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path_factory: py
 
 @pytest.fixture(scope="module")
 def other_bert(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same weights with another activation."""
     folder = tmp_path_factory.mktemp("other") / "bert"
     shutil.copytree(tiny_bert, folder)
     config = folder / "config.json"
@@ -82,7 +76,7 @@ def found(tiny: Path, index: Path, output: Path, weight: float | None = None, mo
 
 
 @pytest.mark.parametrize("weight", [None, 0.0, 2.5, -1.0])
-def test_scores_of_a_flat_index_are_the_weighted_sum_of_both_scores(
+def test_flat_scores_are_the_sum_of_both_scores(
     indexed: Path, tiny: Path, tmp_path: Path, weight: float | None
 ) -> None:
     both = found(tiny, indexed / "both", tmp_path / "both.parquet", weight)
@@ -110,9 +104,8 @@ def test_encoding_with_two_models_stores_the_combination_in_the_index(
     shutil.copytree(tiny_bert, dense)
     shutil.copytree(tiny_lambda, lexical)
     index = encode(
-        tiny, model=[str(dense), str(lexical)], combine="concat", weight=0.7, dtype="fp32",
-        output=tmp_path / "index",
-    )  # fmt: skip
+        tiny, model=[str(dense), str(lexical)], combine="concat", weight=0.7, dtype="fp32", output=tmp_path / "index"
+    )
     shutil.rmtree(dense)
     shutil.rmtree(lexical)
     one = found(tiny, index, tmp_path / "one.parquet")
@@ -124,7 +117,7 @@ def test_encoding_with_two_models_stores_the_combination_in_the_index(
 
 
 @pytest.mark.parametrize("mode", ["concat", "sum"])
-def test_two_indexes_are_combined_without_encoding(
+def test_indexes_are_combined(
     indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path, mode: Any
 ) -> None:
     if mode == "concat":
@@ -132,9 +125,8 @@ def test_two_indexes_are_combined_without_encoding(
     else:
         second, model = encode(tiny, model=str(other_bert), dtype="fp32", output=tmp_path / "other"), str(other_bert)
     index = encode(
-        indexed / "dense", concat_with=second, combine=mode, weight=0.7, shard_size=5,
-        output=tmp_path / "joined",
-    )  # fmt: skip
+        indexed / "dense", concat_with=second, combine=mode, weight=0.7, shard_size=5, output=tmp_path / "joined"
+    )
     encoded = encode(
         tiny, model=[str(tiny_bert), model], combine=mode, weight=0.7, dtype="fp32", output=tmp_path / "encoded"
     )
@@ -153,11 +145,8 @@ def test_a_sum_has_its_cross_terms(tiny_bert: Path, other_bert: Path, tmp_path: 
     np.testing.assert_allclose(scores, (first + 3 * second) @ documents.T, rtol=1e-4)
 
 
-def test_an_encoder_is_not_combined_with_itself(
-    indexed: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(tiny_bert, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path)
+def test_an_encoder_is_not_combined_with_itself(indexed: Path, tiny: Path, tiny_bert: Path, workdir: Path) -> None:
+    shutil.copytree(tiny_bert, workdir / "copy")
     both = [str(tiny_bert), "copy"]
     with raises("repeated-input"):
         combine(both, output=Path("no"))
@@ -245,7 +234,7 @@ def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
         combine(models, output=tmp_path / "t", tune=one, **options)
 
 
-def test_an_index_refuses_another_combination(
+def test_another_combination_fails(
     indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path
 ) -> None:
     other = combine([tiny_bert, other_bert], output=tmp_path / "other")

@@ -1,7 +1,5 @@
 """`evaluate --complement`: complementarity of two runs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -70,9 +68,8 @@ def test_changes_are_relative_to_the_better_run_and_have_texts(tiny: Path, tmp_p
     assert (hurt.run, hurt.qid, hurt.text) == ("fused", "001", "what does the moon do to the oceans")
     assert hurt.change == pytest.approx(1 / 3 - 1)
     assert {name: listed.first for name, listed in hurt.lists.items()} == {"dense": 1, "bm25": 2, "fused": 3}
-    assert [(hit.docid, hit.relevant) for hit in hurt.lists["fused"].hits] == [
-        ("void", False), ("dense", False), ("007", True),
-    ]  # fmt: skip
+    expected = [("void", False), ("dense", False), ("007", True)]
+    assert [(hit.docid, hit.relevant) for hit in hurt.lists["fused"].hits] == expected
     assert hurt.lists["dense"].hits[0].title == "Tides"
     assert hurt.lists["dense"].hits[0].text.startswith("The pull of the moon")
     assert (helped.qid, helped.change) == ("003", 1 / 2)
@@ -143,9 +140,7 @@ def test_a_path_is_added_to_the_runs(tiny: Path, paths: list[Path]) -> None:
     assert evaluate([tiny], split="test", complement=(str(dense), str(bm25))).runs == ["dense", "bm25"]
 
 
-def test_the_measurements_keep_the_rank_of_the_first_relevant_document(
-    tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices
-) -> None:
+def test_the_first_relevant_rank_is_stored(tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices) -> None:
     output = tmp_path / "measurements.parquet"
     first = evaluate([tiny, *paths], split="test", complement=("dense", "bm25"), measure=["P@1"], output=output)
     assert first.measures == ["P@1"]

@@ -1,7 +1,5 @@
 """`convert-checkpoint`: pickles become safetensors, and towers and learners in several files one encoder."""
 
-from __future__ import annotations
-
 import shutil
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -31,9 +29,7 @@ def tokenizer(tiny_bert: Path) -> Any:
     return AutoTokenizer.from_pretrained(tiny_bert)
 
 
-def test_dpr_scale_and_drboost_read_towers_and_projections_from_one_lightning_file(
-    tokenizer: Any, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_dpr_scale_and_drboost_read_one_lightning_file(tokenizer: Any, tiny_bert: Path, tmp_path: Path) -> None:
     """The form of dpr-scale: a projection with LayerNorm in each tower, under `state_dict`."""
     towers: Any = learner(tokenizer, 0)
     state = OrderedDict(towers.state_dict())
@@ -86,7 +82,6 @@ def test_drboost_concatenates_its_learners(tokenizer: Any, tmp_path: Path, files
 
 
 def folder_of(weights: dict[str, Tensor], model: Path, folder: Path) -> Path:
-    """Write a checkpoint with the configuration and the tokenizer of a model."""
     shutil.copytree(model, folder)
     save_file({name: value.clone() for name, value in weights.items()}, folder / WEIGHTS, metadata={"format": "pt"})
     return folder
@@ -143,9 +138,7 @@ def test_spar_joins_two_plain_towers(tokenizer: Any, tmp_path: Path) -> None:
     close(encoder.encode_documents(["", ""], TEXTS), models[1](**batch(tokenizer, TEXTS)).last_hidden_state[:, 0])
 
 
-def test_joined_towers_keep_their_own_contracts(
-    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_joined_towers_keep_contracts(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from sentence_transformers.models import Normalize
 
     for name, pooling in (("query", "cls"), ("documents", "cls"), ("mean", "mean")):

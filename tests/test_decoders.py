@@ -1,7 +1,5 @@
 """Encoders made of decoders: the state of the last token, instructions, the end of a text, padding on both sides."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +42,7 @@ def last_states(folder: Path, texts: list[str], side: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_vectors_are_the_last_states_of_transformers_with_padding_on_both_sides(
+def test_vectors_are_the_last_states_with_padding_on_both_sides(
     models: dict[str, Path], kind: str, tmp_path: Path
 ) -> None:
     encoder = TransformerEncoder.load(models[kind], pooling="last", normalize=True, append_eos=True)
@@ -77,7 +75,7 @@ def test_a_cut_text_ends_with_the_end_of_sequence(models: dict[str, Path], kind:
         ("e5-mistral", "mistral", f"Instruct: {TASK}\nQuery: "),
     ],
 )
-def test_a_preset_puts_the_instruction_before_queries_alone(
+def test_a_preset_instructs_queries(
     models: dict[str, Path], preset: str, kind: str, prefix: str, tmp_path: Path
 ) -> None:
     fields = preset_fields(preset, models[kind])
@@ -109,9 +107,7 @@ def test_an_instruction_needs_its_placeholder(models: dict[str, Path], tmp_path:
         TransformerEncoder.load(write_causal(tmp_path / "bare", "bare"), append_eos=True)
 
 
-def test_an_index_of_a_decoder_is_searched_with_its_instruction(
-    tiny: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_decoder_is_searched_with_its_instruction(tiny: Path, models: dict[str, Path], tmp_path: Path) -> None:
     model = str(models["mistral"])
     index = encode(tiny, model=model, preset="e5-mistral", task="Find a fact", dtype="fp32", output=tmp_path / "index")
     hits = search(tiny, index=index, query="salt", hits=2)

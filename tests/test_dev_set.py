@@ -1,7 +1,5 @@
 """Validation on mined examples: dev queries and their documents, full retrieval, how often, resuming."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +26,8 @@ from hybrid_cli.storage import Kind
 from hybrid_cli.training import dev_set
 from hybrid_cli.training.dev_set import CORPUS, EXAMPLES, HITS, DevRetrieval, DevSet, reciprocal_ranks
 
-PLAN: dict[str, Any] = {
-    "batch_size": 3, "epochs": 4, "learning_rate": 1e-2, "dtype": "fp32", "checkpoint_steps": 3, "eval_steps": 2,
-    "loss": "nll",
-}  # fmt: skip
+PLAN: dict[str, Any] = {"batch_size": 3, "epochs": 4, "learning_rate": 1e-2, "dtype": "fp32", "checkpoint_steps": 3}
+PLAN |= {"eval_steps": 2, "loss": "nll"}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,7 +35,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the collection, its index, and train examples with two random negatives."""
     folder = tmp_path_factory.mktemp("made")
     shutil.copytree(tiny, folder / "tiny")
     index_bm25(folder / "tiny", output=folder / "bm25")
@@ -55,7 +50,6 @@ def index(made: Path) -> LexicalIndex:
 
 @pytest.fixture
 def bm25(index: LexicalIndex) -> StaticEncoder:
-    """An encoder whose scores are BM25: both tables are the identity."""
     terms = len(index.idf)
     encoder = StaticEncoder.over(index, ("title", "text"), dim=terms, vocab_size=terms, hash_buckets=1)
     for table in encoder.parameters():
@@ -142,7 +136,6 @@ def test_a_corpus_as_large_as_the_training_is_searched_by_the_start_model_and_by
 
 
 def top_hits(model: Path) -> list[str]:
-    """Return the first hit of each train query, without repetitions."""
     encoder = open_encoder(model)
     titles, texts = ([document[column] for document in TINY_DOCUMENTS] for column in (1, 2))
     scores = encoder.encode_queries([text for _, text in TINY_QUERIES["train"]])
@@ -150,7 +143,7 @@ def top_hits(model: Path) -> list[str]:
     return list(dict.fromkeys(TINY_DOCUMENTS[place][0] for place in best))
 
 
-def test_each_validation_of_a_training_is_full_retrieval_by_the_model_of_its_step(
+def test_each_validation_is_full_retrieval_by_the_model_of_its_step(
     made: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     """The models of the steps are those of trainings that end there."""
@@ -169,14 +162,13 @@ def test_each_validation_of_a_training_is_full_retrieval_by_the_model_of_its_ste
     assert len(set(expected)) > 1
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"max_steps": 7}, [0, 2, 4, 6, 7]), ({"max_steps": 7, "batch_size": 2}, [0, 3, 6, 7]),
-        ({"max_steps": 7, "batch_size": 2, "accumulate": 3}, [*range(8)]), ({"max_steps": 1}, [0, 1]),
-        ({"max_steps": 30}, [*range(0, 31, 3)]), ({"max_steps": 4, "eval_steps": 1}, [0, 1, 2, 3, 4]),
-    ],
-)  # fmt: skip
+VALIDATIONS_ENCODE_AT: list[Any] = [({"max_steps": 7}, [0, 2, 4, 6, 7])]
+VALIDATIONS_ENCODE_AT += [({"max_steps": 7, "batch_size": 2}, [0, 3, 6, 7])]
+VALIDATIONS_ENCODE_AT += [({"max_steps": 7, "batch_size": 2, "accumulate": 3}, [*range(8)]), ({"max_steps": 1}, [0, 1])]
+VALIDATIONS_ENCODE_AT += [({"max_steps": 30}, [*range(0, 31, 3)]), ({"max_steps": 4, "eval_steps": 1}, [0, 1, 2, 3, 4])]
+
+
+@pytest.mark.parametrize(("change", "expected"), VALIDATIONS_ENCODE_AT)
 def test_validations_encode_at_most_as_many_documents_as_the_training_and_the_best_is_kept(
     made: Path, tiny_bert: Path, tmp_path: Path, change: dict[str, Any], expected: list[int]
 ) -> None:
@@ -193,7 +185,7 @@ def test_validations_encode_at_most_as_many_documents_as_the_training_and_the_be
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == pytest.approx(full_retrieval(made, out))
 
 
-def test_the_start_model_may_be_the_best(
+def test_the_start_may_win(
     made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
     values = iter([0.5, 0.4, 0.3])
@@ -215,9 +207,7 @@ def test_a_query_encoder_is_validated_every_tenth_of_the_steps(made: Path, tiny_
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_documents_are_encoded_again_unless_the_training_does_not_change_them(
-    index: LexicalIndex, made: Path, bm25: StaticEncoder, fixed: bool
-) -> None:
+def test_changed_documents_are_encoded_again(index: LexicalIndex, made: Path, bm25: StaticEncoder, fixed: bool) -> None:
     dev = DevSet.of(replace(open_dev_examples(made / "train.parquet"), index=index), 6, 12)
     retrieval = DevRetrieval(dev, bm25, None, fixed)
     first = retrieval.measure()["dev_MRR@10"]

@@ -1,17 +1,20 @@
 """Names of outputs, symbolic links, and the order of the operations on the disk."""
 
-from __future__ import annotations
-
+import ctypes
 import errno
 import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
-from command import Notices, raises
-from small_artifacts import HITS, open_output, scratch_in, write_folder, write_run
+from command import Notices, Refusal, hybrid, raises, refusal
+from small_artifacts import HITS, foreign, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.errors import HybridError
@@ -46,25 +49,16 @@ def test_two_writers_through_different_links_exclude_each_other(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        (".", "invalid-name"),
-        ("..", "invalid-name"),
-        ("/", "invalid-name"),
-        ("x" * 300, "invalid-name"),
-        ("x" * 245, "invalid-name"),
-        ("loop/x", "invalid-name"),
-        ("loop", "invalid-name"),
+        *((name, "invalid-name") for name in (".", "..", "/", "x" * 300, "x" * 245, "loop/x", "loop")),
         ("\udcff", "not-utf-8"),
     ],
 )
-def test_a_path_that_names_no_output_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_path_that_names_no_output_is_refused(workdir: Path, name: str, problem: str) -> None:
     Path("loop").symlink_to("pool")
     Path("pool").symlink_to("loop")
-    for foreign in (True, False):
+    for other in (True, False):
         with raises(problem, path=name):
-            open_output(Path(name), kind=Kind.DENSE_INDEX, foreign=foreign, overwrite=True)
+            open_output(Path(name), kind=Kind.DENSE_INDEX, foreign=other, overwrite=True)
 
 
 def test_a_part_of_an_artifact_is_never_replaced(tmp_path: Path) -> None:
@@ -168,9 +162,7 @@ class Fails(disk.Disk):
         super().rename(source, target)
 
 
-def test_a_replacement_in_two_steps_that_fails_is_undone_by_the_next_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_replacement_in_two_steps_is_undone_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_folder(tmp_path / "index", "old")
     monkeypatch.setattr(disk, "device", Fails("index"))
     with pytest.raises(OSError, match="Input/output error"):
@@ -183,8 +175,6 @@ def test_a_replacement_in_two_steps_that_fails_is_undone_by_the_next_call(
 
 
 class Full(disk.Disk):
-    """Has no space for an index of FAISS."""
-
     def write(self, file: io.FileIO, data: memoryview) -> int:
         if Path(str(file.name)).name == "index.faiss":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -192,9 +182,7 @@ class Full(disk.Disk):
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "binary"])
-def test_an_index_is_not_cut_on_a_full_disk(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_no_index_is_cut_on_a_full_disk(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """FAISS prints an error when it closes a file, and returns as if it were complete."""
     monkeypatch.setattr(disk, "device", Full())
     with pytest.raises(OSError, match="No space left"):
@@ -251,3 +239,130 @@ def test_files_of_libraries_have_the_mode_of_new_files(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0o640"
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_files_are_hard_linked_or_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("this file system has no links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    source, place = tmp_path / "source", tmp_path / "place"
+    (source / "parts").mkdir(parents=True)
+    (source / "parts" / "one").write_text("1")
+    (source / "two").write_text("2")
+    artifacts.hard_link(source, place)
+    artifacts.hard_link(source / "two", tmp_path / "alone")
+    assert tree(place) == tree(source) == {"parts/one": "1", "two": "2"}
+    assert [os.path.samefile(source / "two", two) for two in (place / "two", tmp_path / "alone")] == [links] * 2
+
+
+def test_existing_files_are_kept(tmp_path: Path) -> None:
+    for name in ("source", "place"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    artifacts.hard_link(tmp_path / "source", tmp_path / "place")
+    assert tree(tmp_path / "place") == {"file": "place"}
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    if os.geteuid() != 0:
+        yield
+        return
+    if sys.platform != "linux":
+        pytest.skip("needs Linux to drop the privileges of root")
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    held = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, held) == 0
+    fewer = (ctypes.c_uint32 * 6)(*held)
+    fewer[0] &= ~0b1110  # effective: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+    assert libc.capset(header, fewer) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, held) == 0
+
+
+@pytest.fixture
+def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    write_run(folder / "run.parquet", hits=10)
+    pq.write_table(run_table(), folder / "foreign.parquet")
+    (folder / "run.parquet").chmod(0o444)
+    if os.geteuid() == 0:  # the owner may always touch a file
+        os.chown(folder / "run.parquet", 65534, 65534)
+    folder.chmod(0o555)
+    monkeypatch.chdir(folder)
+    yield folder
+    folder.chmod(0o755)
+
+
+def test_an_output_in_a_read_only_folder_is_refused_at_once(read_only: Path) -> None:
+    with without_privileges(), raises("not-writable", path="read-only"):
+        open_output(Path("deep/new.parquet"))
+
+
+def test_an_up_to_date_output_may_be_read_only(read_only: Path) -> None:
+    with without_privileges():
+        assert open_output(Path("run.parquet"), hits=10).up_to_date
+
+
+def test_an_unreadable_file_is_one_line(read_only: Path) -> None:
+    Path("foreign.parquet").chmod(0)
+    with without_privileges():
+        done = hybrid("inspect", "foreign.parquet")
+    assert (done.code, done.is_problem("permission-denied", path="foreign.parquet")) == (2, True), done
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
+def test_scores_that_are_not_finite_are_refused_with_row_and_ids(tmp_path: Path, bad: float | None) -> None:
+    frame = pl.DataFrame(pl.from_arrow(run_table()))
+    frame = frame.with_columns(score=pl.Series([3.0, bad, 1.0], dtype=pl.Float32))
+    with raises("score-not-finite", path="x.parquet"):
+        runs.read_run(foreign(tmp_path / "x.parquet", frame))
+
+
+def test_a_duplicate_document_is_refused_with_row_and_ids(tmp_path: Path) -> None:
+    frame = pl.DataFrame(pl.from_arrow(run_table([*HITS, ("q1", "b", 3, 0.5)])))
+    with raises("duplicate-id", path="x.parquet"):
+        runs.read_run(foreign(tmp_path / "x.parquet", frame))
+
+
+@pytest.mark.parametrize("column", ["qid", "docid"])
+def test_a_hit_without_an_id_is_refused(tmp_path: Path, column: str) -> None:
+    frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(
+        pl.when(pl.int_range(pl.len()) == 1).then(None).otherwise(column).alias(column)
+    )
+    with raises("missing-value", path="x.parquet"):
+        runs.read_run(foreign(tmp_path / "x.parquet", frame))
+
+
+def test_ranks_are_renumbered_from_1(tmp_path: Path) -> None:
+    lines = ["q1 Q0 a 0 5 t", "", "q1 Q0 b 1 4 t", "q2 Q0 c 7 3 t", "q2 Q0 a 9 9 t"]
+    (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
+    found = runs.read_run(tmp_path / "run.trec")
+    assert found.rows() == [("q1", "a", 1, 5.0), ("q1", "b", 2, 4.0), ("q2", "c", 1, 3.0), ("q2", "a", 2, 9.0)]
+    assert found.schema["rank"] == pl.Int32
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", refusal("other-width", path="run.trec", line=3)),
+        (b"q1 Q0 \xff 1 5 t\n", refusal("not-utf-8", path="run.trec", line=1)),
+        (b"PAR1\x00\x01\x01\xfe\n", refusal("not-parquet", path="run.trec")),
+        (b"q1 Q0 a 1 high t\n", refusal("score-not-finite", path="run.trec")),
+        (b"\n \n", refusal("empty-run", path="run.trec")),
+    ],
+)
+def test_a_file_that_is_no_trec_run_is_refused(tmp_path: Path, content: bytes, words: str | Refusal) -> None:
+    (tmp_path / "run.trec").write_bytes(content)
+    with raises(words):
+        runs.read_run(tmp_path / "run.trec")

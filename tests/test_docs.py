@@ -1,7 +1,5 @@
 """The documentation against the code: commands, examples, links, schemas, tables of methods."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex
@@ -41,7 +39,6 @@ def named(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, str]:
-    """The pages that docs/write_commands.py generates."""
     pages: dict[str, str] = import_file(DOCS / "write_commands.py").pages()
     return pages
 
@@ -70,7 +67,6 @@ def cells(row: str) -> list[str]:
 
 
 def parameters(kind: type[Settings]) -> list[Any]:
-    """Return the parsed options of a command, without `--help`."""
     command = program()
     for word in kind.command.split():
         command = command.get_command(None, word)
@@ -127,7 +123,6 @@ def shell_lines(text: str) -> Iterator[str]:
 
 
 def _calls(words: list[str]) -> Iterator[str]:
-    """Split a line as the shell does and return the calls of `hybrid`."""
     begin = None
     for place, word in enumerate([*words, ";"]):
         if begin is not None and (set(word) <= set(";|&()<>") or word in ("2>", "done")):
@@ -142,7 +137,6 @@ def _calls(words: list[str]) -> Iterator[str]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Yield the texts in the values of a YAML file."""
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from texts(each)

@@ -1,7 +1,5 @@
 """The command `doctor`: present, missing and optional components."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -20,8 +18,6 @@ from hybrid_cli.stages import doctor as stage
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *absent: str) -> None:
-    """Hide installed packages and modules from the checks."""
-
     def found_version(name: str) -> str:
         if name in absent:
             raise PackageNotFoundError(name)
@@ -57,7 +53,7 @@ def test_every_component_is_found_here(capsys: pytest.CaptureFixture[str]) -> No
         (("polars", "typer"), "packages", "pip install "),
     ],
 )
-def test_a_missing_package_is_found(
+def test_missing_packages(
     monkeypatch: pytest.MonkeyPatch, absent: tuple[str, ...], component: str, advice: str
 ) -> None:
     without(monkeypatch, *absent)

@@ -1,7 +1,5 @@
 """Seeded draws: keys, reproducibility, uniformity."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

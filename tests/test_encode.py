@@ -1,7 +1,5 @@
 """`encode`: shards, indexes and manifests; refused options; interrupted and repeated runs."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import signal
@@ -32,7 +30,6 @@ from hybrid_cli.storage import Kind
 
 
 def corpus(folder: Path, documents: int) -> Path:
-    """Write a corpus without a manifest."""
     rows = range(documents)
     texts = [f"{row} is the number after {row - 1} " * (1 + row % 5) for row in rows]
     columns = {"docid": [f"d{row}" for row in rows], "title": [f"Number {row}" for row in rows], "text": texts}
@@ -76,9 +73,7 @@ def test_truncated_texts_are_counted(tmp_path: Path, tiny_bert: Path) -> None:
         assert artifacts.read_manifest(folder).counts["truncated"] == 1
 
 
-def test_a_shard_that_vanishes_while_texts_are_encoded_is_missed(
-    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_vanishes_is_missed(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = corpus(tmp_path, 5)
     options: dict[str, Any] = {"model": tiny_bert, "dtype": "fp32", "shard_size": 2}
     module: Any = importlib.import_module("hybrid_cli.indexes.shards")
@@ -121,9 +116,7 @@ def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Pat
     assert contents(output) == contents(plain)
 
 
-def test_a_repeated_command_does_nothing_and_another_output_has_the_same_bytes(
-    tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_repeated_command_does_nothing_or_writes_the_same_bytes(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     one = encode(tiny, output=tmp_path / "one", model=tiny_bert, dtype="fp32")
     written = (one / "index.faiss").stat().st_mtime_ns
     encode(tiny, output=tmp_path / "one", model=tiny_bert, dtype="fp32")
@@ -161,9 +154,7 @@ def test_the_batch_size_changes_vectors_by_rounding_only(tiny: Path, tiny_bert: 
     np.testing.assert_allclose(found[0], found[2], atol=1e-5)
 
 
-def test_a_vector_that_is_not_finite_stops_the_run_and_names_the_document(
-    tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_vector_that_is_not_finite_names_the_document(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     broken = shutil.copytree(tiny_bert, tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
     salt = TransformerEncoder.load(tiny_bert).document_tower.tokenizer("salt")["input_ids"][1]
@@ -224,9 +215,7 @@ def test_index_facts_survive_the_manifest(tiny: Path, tiny_bert: Path, tmp_path:
         info_of(replace(manifest, counts={"vectors": 12, "dim": 16, "contract": {}}))
 
 
-def test_recall_is_measured_stored_and_printed_and_refused_for_a_flat_index(
-    tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_recall_is_measured_stored_and_printed(tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices) -> None:
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
     for kind in (None, "flat", "Flat"):
         with raises("option-does-not-apply", option="recall_check"):
@@ -242,9 +231,8 @@ def test_recall_is_measured_stored_and_printed_and_refused_for_a_flat_index(
     codes = encode(graph, output=tmp_path / "codes", index_type="binary")
     assert not read_info(codes).recall
     direct = encode(
-        tiny, output=tmp_path / "direct", model=tiny_bert, dtype="fp32", index_type="binary",
-        recall_check=True,
-    )  # fmt: skip
+        tiny, output=tmp_path / "direct", model=tiny_bert, dtype="fp32", index_type="binary", recall_check=True
+    )
     assert 0 < read_info(direct).recall["recall@10"] <= 1
 
 
@@ -252,7 +240,7 @@ def test_every_index_type_is_declared_and_built() -> None:
     assert set(options.INDEX_TYPES) == {*faiss.FACTORIES, "auto"}
 
 
-def test_a_new_index_type_is_one_declaration_and_one_factory(
+def test_a_new_index_type_is_two_lines(
     monkeypatch: pytest.MonkeyPatch, tiny: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(options.INDEX_TYPES, "toy", "6 bits per value")  # place 1

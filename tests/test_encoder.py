@@ -1,11 +1,11 @@
 """The transformer encoder against sentence-transformers; pooling, markers and contracts."""
 
-from __future__ import annotations
-
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command import raises
+from command import Notices, raises
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM, BertLayer
 
 from hybrid_cli.encoders.contract import Contract, differences
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.few_queries import FEW, FewQueries, open_few
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder, batches_by_length, pool
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
 
 TEXTS = [
     "Return the inverse of a square matrix.",
@@ -59,9 +65,7 @@ def test_all_files_of_a_saved_encoder_are_as_readable_as_other_new_files(tiny_be
         {"query_prefix": "query: ", "doc_prefix": "passage: "},
     ],
 )
-def test_a_saved_encoder_is_a_sentence_transformers_model(
-    tiny_bert: Path, tmp_path: Path, overrides: dict[str, Any]
-) -> None:
+def test_a_saved_encoder_opens_in_the_library(tiny_bert: Path, tmp_path: Path, overrides: dict[str, Any]) -> None:
     torch.manual_seed(3)
     encoder = TransformerEncoder.load(tiny_bert, query_max_len=40, doc_max_len=40, **overrides)
     encoder.save(tmp_path / "model")
@@ -174,3 +178,162 @@ def test_limited_instructions_compute_in_fp32() -> None:
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == ["torch.float32"]
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FEW_TEXTS = ["solve a linear system", "", "x", "日本 naïve café RÉSUMÉ don't U.S.A. 3.14", "word " * 300]
+FEW_TEXTS += ["  several   spaces\tand\nlines ", "[MASK] special [SEP] words [unused1]"]
+FEW_TEXTS += ["\u0000 control \u200b characters \U0001f600"]
+FORMS: list[dict[str, Any]] = [{}, {"pooling": "cls", "normalize": True}, {"markers": "replace"}]
+FORMS += [{"markers": "prepend", "query_prefix": "find: "}, {"truncate_dim": 5, "normalize": True}]
+FORMS += [{"query_max_len": 4}, {"tied": False}]
+
+
+def few(folder: Path, **overrides: Any) -> FewQueries:
+    opened = open_few(folder, overrides, None, lambda: open_encoder(folder, device="cpu", overrides=overrides))
+    assert opened is not None
+    return opened
+
+
+def one_by_one(encoder: Any) -> np.ndarray:
+    return np.vstack([encoder.encode_queries([text]) for text in FEW_TEXTS])
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_vectors_are_those_of_the_transformer(tiny_bert: Path, tmp_path: Path, form: dict[str, Any]) -> None:
+    TransformerEncoder.load(tiny_bert, device="cpu", **form).save(tmp_path / "saved")
+    encoder, whole = few(tmp_path / "saved"), open_encoder(tmp_path / "saved", device="cpu")
+    np.testing.assert_allclose(one_by_one(encoder), one_by_one(whole), atol=1e-5)
+    expected = (whole.fingerprint, whole.dim, whole.truncated, whole.describe())
+    assert (encoder.fingerprint, encoder.dim, encoder.truncated, encoder.describe()) == expected
+
+
+def test_many_queries_and_documents_are_of_the_transformer(tiny_bert: Path) -> None:
+    encoder, whole = few(tiny_bert), open_encoder(tiny_bert, device="cpu")
+    texts = [f"text {number}" for number in range(FEW + 1)]
+    assert (encoder.encode_queries(texts) == whole.encode_queries(texts)).all()
+    assert (encoder.encode_documents(["a"], ["b"]) == whole.encode_documents(["a"], ["b"])).all()
+    assert encoder.encode_queries([]).shape == (0, whole.dim)
+    assert encoder.device == whole.device
+
+
+@pytest.mark.parametrize("form", [{"dim": 4}, {"pooling": "max"}, {"fill_queries": True}], ids=str)
+def test_other_forms_are_left_to_the_transformer(tiny_bert: Path, tmp_path: Path, form: dict[str, Any]) -> None:
+    TransformerEncoder.load(tiny_bert, device="cpu", **form).save(tmp_path / "saved")
+    assert open_few(tmp_path / "saved", {}, None, lambda: open_encoder(tiny_bert)) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_hidden_layers": 1}, {"hidden_act": "relu"}, {"layer_norm_eps": None}], ids=str
+)
+def test_other_configurations_are_left_to_it(tiny_bert: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    model = Path(shutil.copytree(tiny_bert, tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text()) | change
+    (model / "config.json").write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    assert open_few(model, {}, None, lambda: open_encoder(model)) is None
+
+
+def test_a_live_query_of_a_retriever_imports_nothing_that_compiles_or_trains(tiny: Path, tmp_path: Path) -> None:
+    dense = encode(tiny, model="minilm", output=tmp_path / "dense")
+    bm25 = index_bm25(tiny, output=tmp_path / "bm25", lucene=False)
+    retriever = compose([bm25, dense], output=tmp_path / "retriever")
+    code = """
+import sys
+from hybrid_cli.stages.search import search
+hits = search(index=sys.argv[1], query="salt water", hits=3, threads=1)
+print({"torch", "transformers", "numba", "faiss", "scipy"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(retriever)], capture_output=True, text=True)
+    assert done.stdout.split() == ["set()"], done.stderr
+
+
+def test_a_live_query_does_not_import_pytorch(tiny: Path, tmp_path: Path) -> None:
+    index = encode(tiny, model="minilm", output=tmp_path / "index")
+    code = """
+import sys
+from hybrid_cli.stages.search import search
+hits = search(index=sys.argv[1], query="salt", hits=1, threads=1)
+print(hits["docid"][0], {"torch", "transformers"} & set(sys.modules))
+import torch
+print(torch.get_num_threads())
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code, str(index)], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["salt", "set()", "1"], done.stderr
+
+
+TOWER_TEXTS = ["Return the inverse of a square matrix.", "", "naïve café"]
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def condenser(tiny_bert: Path, tmp_path: Path) -> Path:
+    """Make a BERT with a masked-language-model head and Condenser's two layers, like the published checkpoints."""
+    folder = tmp_path / "condenser"
+    shutil.copytree(tiny_bert, folder)
+    torch.manual_seed(1)
+    model = AutoModelForMaskedLM.from_pretrained(tiny_bert)
+    model.save_pretrained(folder)
+    head = torch.nn.ModuleDict({"c_head": torch.nn.ModuleList([BertLayer(model.config) for _ in range(2)])})
+    change_weights(folder, lambda weights: weights | head.state_dict())
+    return folder
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def test_a_condenser_loads_as_its_backbone_with_a_note(condenser: Path, tiny_bert: Path, notices: Notices) -> None:
+    vectors = TransformerEncoder.load(condenser).encode_queries(TOWER_TEXTS)
+    np.testing.assert_array_equal(vectors, TransformerEncoder.load(tiny_bert).encode_queries(TOWER_TEXTS))
+    assert notices.says("heads-skipped", path=condenser, heads=("c_head", "cls"))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_condenser_becomes_any_encoder(condenser: Path, tmp_path: Path, pooling: str, tied: bool) -> None:
+    encoder = TransformerEncoder.load(condenser, pooling=pooling, tied=tied)
+    queries, documents = (
+        encoder.encode_queries(TOWER_TEXTS),
+        encoder.encode_documents([""] * len(TOWER_TEXTS), TOWER_TEXTS),
+    )
+    np.testing.assert_array_equal(queries, documents)
+    assert (encoder.query_tower is encoder.document_tower) == tied
+    encoder.save(tmp_path / "saved")
+    assert TransformerEncoder.load(tmp_path / "saved").contract == encoder.contract
+    np.testing.assert_array_equal(TransformerEncoder.load(tmp_path / "saved").encode_queries(TOWER_TEXTS), queries)
+
+
+def test_two_towers_of_one_checkpoint_have_separate_weights(condenser: Path) -> None:
+    encoder = TransformerEncoder.load(condenser, tied=False)
+    encoder.query_tower.backbone.get_parameter("embeddings.word_embeddings.weight").data.neg_()
+    assert not np.allclose(
+        encoder.encode_queries(TOWER_TEXTS), encoder.encode_documents([""] * len(TOWER_TEXTS), TOWER_TEXTS)
+    )
+
+
+def test_a_saved_encoder_has_no_heads(condenser: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    TransformerEncoder.load(condenser).save(tmp_path / "saved")
+    capsys.readouterr()
+    TransformerEncoder.load(tmp_path / "saved")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_without_a_layer_is_refused(condenser: Path) -> None:
+    change_weights(condenser, lambda weights: {k: v for k, v in weights.items() if ".layer.1.output" not in k})
+    with raises("missing-weights"):
+        TransformerEncoder.load(condenser)
+
+
+def test_a_stored_tokenizer_does_not_depend_on_the_texts_that_it_has_read(tiny_bert: Path, tmp_path: Path) -> None:
+    encoder = TransformerEncoder.load(tiny_bert, query_max_len=5)
+    encoder.save(tmp_path / "unused")
+    encoder.encode_queries(TOWER_TEXTS)
+    encoder.save(tmp_path / "used")
+    assert (tmp_path / "used/tokenizer.json").read_bytes() == (tmp_path / "unused/tokenizer.json").read_bytes()
+
+
+def test_an_encoder_with_projection_runs_in_bf16(tiny_bert: Path) -> None:
+    whole, half = (TransformerEncoder.load(tiny_bert, dim=4, dtype=dtype) for dtype in ("fp32", "bf16"))
+    half.load_state_dict(whole.state_dict())
+    np.testing.assert_allclose(half.encode_queries(TOWER_TEXTS), whole.encode_queries(TOWER_TEXTS), atol=0.1)

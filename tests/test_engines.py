@@ -1,7 +1,5 @@
 """Retrievers in Qdrant: the same hits as here; answers of servers; live queries with the analysis of the index."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
@@ -52,7 +50,6 @@ def home(request: pytest.FixtureRequest, tiny: Path, tiny_bert: Path, tmp_path_f
 
 
 def loaded(retriever: Path, home: Path, folder: Path) -> str:
-    """Export a retriever for Qdrant, load the export as its note says, and return the engine with its address."""
     export(retriever, form="qdrant", collection=home / "collection", split="test", output=folder / "files")
     ran(folder / "files/load.py", folder / "points")
     return f"qdrant:{folder / 'points'}"
@@ -76,9 +73,7 @@ def compared(retriever: Path, address: str, home: Path) -> dict[str, Any]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("weights", [None, "0.5,1"])
-def test_an_exact_sum_has_the_same_ten_documents_for_every_query(
-    home: Path, tmp_path: Path, weights: str | None
-) -> None:
+def test_an_exact_sum_has_the_same_ten_documents(home: Path, tmp_path: Path, weights: str | None) -> None:
     chosen: dict[str, Any] = {} if weights is None else {"method": "weighted-sum", "weights": weights}
     retriever = compose([home / "bm25", home / "dense"], output=tmp_path / "retriever", **chosen)
     address = loaded(retriever, home, tmp_path)
@@ -153,10 +148,7 @@ def composed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFacto
         ("elasticsearch:documents", "engine-unreachable"),
     ],
 )
-def test_an_engine_that_cannot_be_reached_is_refused(
-    composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, problem: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_engine_that_cannot_be_reached_is_refused(composed: Path, workdir: Path, engine: str, problem: str) -> None:
     refused("inspect", "--verify", composed, "--engine", engine, "--split", "test", problem=problem, option="engine")
 
 
@@ -173,9 +165,7 @@ def test_a_collection_that_is_not_there_or_of_other_documents_is_refused(compose
             inspect([composed], verify=True, engine=f"qdrant:{place}", split="test")
 
 
-def test_a_client_that_is_not_installed_is_named(
-    composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_client_is_named(composed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
     done = hybrid("inspect", "--verify", composed, "--engine", f"qdrant:{tmp_path}", "--split", "test")
     assert (done.code, done.problem) == (1, "missing-package")

@@ -1,7 +1,5 @@
 """The command evaluate: values, means, counts, formats, rows over seeds, robustness."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -15,6 +13,7 @@ from command import Notices, hybrid, raises, refusal
 from evaluated import RUNS, evaluate, write_run
 from tiny_collection import write_lines
 
+from hybrid_cli import artifacts
 from hybrid_cli.commands import PrepareBeir, PrepareFiles
 from hybrid_cli.reporting.studies import drops_of, systems_and_attacks
 from hybrid_cli.reporting.tables import Result
@@ -22,6 +21,7 @@ from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
+from hybrid_cli.storage import Kind
 
 
 @pytest.fixture
@@ -279,10 +279,8 @@ def test_the_ratio_of_a_run_without_an_answered_query_is_undefined(inputs: list[
 
 # 40 questions whose only relevant document is `d`; how many of them a run answers, the first ones first.
 QUESTIONS = 40
-ATTACKED = {
-    "bm25": 32, "bm25@char-swap": 16, "bm25@word-order-swap": 32, "bm25@mine": 24,
-    "both": 36, "both@mine": 35, "both@word-order-swap": 36, "both@char-swap": 34,
-}  # fmt: skip
+ATTACKED = {"bm25": 32, "bm25@char-swap": 16, "bm25@word-order-swap": 32, "bm25@mine": 24, "both": 36, "both@mine": 35}
+ATTACKED |= {"both@word-order-swap": 36, "both@char-swap": 34}
 
 
 def robustness(inputs: list[Path], **options: Any) -> dict[str, Any]:
@@ -329,9 +327,7 @@ def test_drops_are_computed_per_query_and_have_an_interval(qrels: Path, attacked
     assert 0 < low < drop["mean_drop"] < high < 0.4
 
 
-def test_attacks_are_tested_against_the_original_and_drops_against_the_baselines(
-    qrels: Path, attacked: list[Path]
-) -> None:
+def test_attacks_are_tested_against_the_original_and_drops_against_baselines(qrels: Path, attacked: list[Path]) -> None:
     found = robustness(attacked, qrels=qrels, measure=["R@1"])
     tests = found["against_original"]
     pairs = [tuple(test[name] for name in ("run", "baseline", "wins", "losses")) for test in tests]
@@ -352,3 +348,59 @@ def test_incomplete_runs_are_refused() -> None:
         systems_and_attacks(["bm25", "bm25@x", "dense@x"])
     with raises("no-such-run", run="dense@y"):
         systems_and_attacks(["bm25", "bm25@x", "bm25@y", "dense", "dense@x"])
+
+
+VALUES = {  # collection -> run -> values of its queries
+    "a": {"bm25": [1.0, 0.0], "dense": [0.5, 0.5]},
+    "c/x": {"bm25": [0.2], "dense": [1.0]},
+    "c/y": {"bm25": [0.4, 0.4, 0.4], "dense": [0.0, 0.0, 0.6]},
+}
+
+
+def write(folder: Path, name: str, measure: str = "MRR@10", **options: Any) -> Path:
+    rows = [
+        (run, measure, f"q{number}", value)
+        for run, values in VALUES[name].items()
+        for number, value in enumerate(values)
+    ]
+    path = folder / f"{name.replace('/', '-')}.parquet"
+    table = pl.DataFrame(rows, schema=["run", "measure", "qid", "value"], orient="row").to_arrow()
+    artifacts.open_output(path, Kind.MEASUREMENTS, "evaluate", inputs={}, options=options).write([table])
+    return path
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> list[str]:
+    return [f"{name}={write(tmp_path, name)}" for name in VALUES]
+
+
+def test_parts_collections_and_queries_are_averaged(seeds: list[str]) -> None:
+    found = evaluate_stage(seeds, study="aggregate")
+    assert isinstance(found, Result)
+    means = {(row["collection"], row["run"]): row["mean"] for row in found.content["means"]}
+    assert means["a", "bm25"] == 0.5
+    assert means["c", "bm25"] == pytest.approx((0.2 + 0.4) / 2)
+    assert means["c", "dense"] == pytest.approx((1 + 0.2) / 2)
+    assert means["macro", "bm25"] == pytest.approx((0.5 + 0.3) / 2)
+    assert means["micro", "dense"] == pytest.approx((0.5 + 0.5 + 1 + 0.6) / 6)
+    assert (found.content["queries"], found.content["parts"]) == ({"a": 2, "c": 4}, {"a": 1, "c": 2})
+
+
+def test_every_format_has_the_same_means(seeds: list[str]) -> None:
+    shown = hybrid("evaluate", "--study", "aggregate", *seeds).out
+    assert "c (2 parts)" in shown
+    assert {"macro", "micro"} <= set(re.findall(r"\w+", shown))
+    for form in ("markdown", "latex", "csv"):
+        text = hybrid("evaluate", "--study", "aggregate", *seeds, "--format", form).out
+        assert ".4333" in text or "0.4333" in text
+    content = json.loads(hybrid("evaluate", "--study", "aggregate", *seeds, "--format", "json").out)
+    assert len(content["means"]) == 2 * 4
+
+
+def test_measurements_with_other_settings_are_named(tmp_path: Path, notices: Notices) -> None:
+    files = [write(tmp_path, "a", relevance_level=1), write(tmp_path, "c/x", relevance_level=1, condensed=True)]
+    evaluate_stage(files, study="aggregate")
+    assert notices.says("other-settings", path="c-x.parquet", expected="a.parquet", options=["condensed"])
+    notices.clear()
+    evaluate_stage([files[0], write(tmp_path, "c/y", relevance_level=1)], study="aggregate")
+    assert not notices.warnings

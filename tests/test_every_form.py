@@ -1,7 +1,5 @@
 """Corpora, queries, judgments and runs in every form, under any name: each stage reads the same rows."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -27,13 +25,15 @@ DOCUMENTS: Rows = [
 ]
 QUERIES: Rows = [{"qid": "01", "text": "moon"}, {"qid": "1.0", "text": "table salt, sodium"}]
 QRELS: Rows = [
-    {"qid": "01", "docid": "007", "relevance": 2}, {"qid": "1.0", "docid": "1e5", "relevance": 1},
+    {"qid": "01", "docid": "007", "relevance": 2},
+    {"qid": "1.0", "docid": "1e5", "relevance": 1},
     {"qid": "1.0", "docid": "NA", "relevance": 0},
-]  # fmt: skip
+]
 RUN: Rows = [
-    {"qid": "01", "docid": "007", "rank": 1, "score": 2.5}, {"qid": "01", "docid": "NA", "rank": 2, "score": 1.25},
+    {"qid": "01", "docid": "007", "rank": 1, "score": 2.5},
+    {"qid": "01", "docid": "NA", "rank": 2, "score": 1.25},
     {"qid": "1.0", "docid": "1e5", "rank": 1, "score": 7.0},
-]  # fmt: skip
+]
 BEIR = {"docid": "_id", "qid": "_id"}
 OTHER_NAMES = {  # of ir_datasets, BEIR and sets of Hugging Face
     "documents": [{}, BEIR, {"docid": "doc_id"}],
@@ -93,7 +93,6 @@ def written(folder: Path, kind: str, form: str, names: dict[str, str], compressi
 
 
 def rows_of(kind: str, path: Path, folder: Path) -> Rows:
-    """Return the rows that the stages read from a file."""
     if kind == "documents":
         done = hybrid("prepare", "files", path, "--output", folder / "made", "--overwrite")
         assert done.code == 0, done.err
@@ -159,7 +158,7 @@ GIVEN = {
         {"qid": "002", "docid": "salt", "rank": 1, "score": 7.0},
         {"qid": "002", "docid": "NA", "rank": 2, "score": 1.0},
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("few_feedbacks")
@@ -182,7 +181,6 @@ def test_every_stage_reads_every_form(here: Path, stage: str, monkeypatch: pytes
 
 
 def output_of(path: Path) -> Any:
-    """Return the content of an output, without its manifest and times."""
     if path.suffix == ".parquet":
         return str(pl.read_parquet(path).to_dicts())
     if path.is_dir():

@@ -1,7 +1,5 @@
 """The published settings of experiments: every file fits the settings classes, and every value has a source."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ from hybrid_cli.settings import Settings
 from hybrid_cli.settings.options import REQUIRED
 
 KINDS: dict[str, type[Settings]] = {kind.command: kind for kind in COMMANDS}
-NAMES = ("bpr-nq", "cocondenser-marco", "dpr-nq", "dualrm-marco", "lite-nq", "roc-marco", "roc-nq", "roc-robust04",
-         "spar-marco", "spar-nq")  # fmt: skip
+_NAMES = "bpr-nq cocondenser-marco dpr-nq dualrm-marco lite-nq roc-marco roc-nq roc-robust04 spar-marco spar-nq"
+NAMES = tuple(_NAMES.split())
 OTHERS: dict[str, dict[str, Any]] = {  # what else a command needs
     "train-dense": {"index": "index"},
     "mine-negatives": {"index": "index"},
@@ -33,7 +31,6 @@ SECTIONS = [(name, command) for name, file in experiments().items() for command 
 
 
 def settings(name: str, command: str) -> Any:
-    """Return the settings object of a section."""
     kind, values = KINDS[command], configured_values([name], KINDS[command])
     needed = {key: "x" for key, each in kind.declared().items() if each.default is REQUIRED and key not in values}
     unused = (command == "fuse" and not values.get("tune")) or values.get("loss") in ("nll", "bpr", "residual-margin")
@@ -70,34 +67,16 @@ def test_every_value_of_an_experiment_has_a_source(name: str) -> None:
     assert not [line for line in lines if not line.startswith(("  ", "#")) and not line.endswith(":")]
 
 
-@pytest.mark.parametrize(
-    ("name", "command", "published"),
-    [  # independent of the files: the values of the papers and of their code
-        ("dpr-nq", "train-dense", {"batch_size": 128, "learning_rate": 2e-5, "warmup": 1237, "clip": 2.0,
-                                   "epochs": 40, "negatives": 1, "doc_max_len": 256, "seed": 12345, "tied": False}),
-        ("dualrm-marco", "train-dense", {"xi": 1.0, "scorer_weight": 0.1, "batch_size": 28, "learning_rate": 2e-5,
-                                         "max_steps": 142_857, "markers": "replace", "in_batch": False}),
-        ("roc-nq", "train-dense", {"batch_size": 10, "learning_rate": 2e-4, "clip": 1.0, "schedule": "halve",
-                                   "mask_matches": 0.15, "ortho_weight": 1.0}),
-        ("roc-robust04", "split", {"folds": 5, "dev": False}),
-        ("cocondenser-marco", "train-dense", {"learning_rate": 5e-6, "negatives": 7, "batch_size": 8, "epochs": 3}),
-        ("bpr-nq", "train-dense", {"warmup": 0.06, "epochs": 40, "batch_size": 128, "clip": 2.0}),
-        ("lite-nq", "distill-lite", {"dim": 32, "kd_weight": 1.0}),
-        ("lite-nq", "fuse", {"method": "minmax", "weights": "0.5,0.5"}),
-        ("spar-nq", "train-lambda", {"batch_size": 2048, "learning_rate": 3e-5, "warmup": 10_000, "epochs": 20,
-                                     "positives": 10, "negatives": 5}),
-        ("spar-marco", "label", {"queries_from": "all", "depth": 50}),
-    ],
-)  # fmt: skip
+PUBLISHED = yaml.safe_load((Path(__file__).parent / "data" / "published_values.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("name", "command", "published"), PUBLISHED)
 def test_an_experiment_has_the_published_values(name: str, command: str, published: dict[str, Any]) -> None:
     found = settings(name, command)
     assert {key: getattr(found, key) for key in published} == published
 
 
-def test_several_files_are_merged_and_the_last_takes_precedence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_several_files_are_merged_and_the_last_takes_precedence(workdir: Path) -> None:
     Path("mine.yaml").write_text("loss: bpr\nclip: 3\n")
     Path("empty.yaml").write_text("")
     Path("dpr-nq").mkdir()  # an output with the name of an experiment

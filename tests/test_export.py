@@ -1,7 +1,5 @@
 """The command `export`: formats of other tools, read back by these tools."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -43,7 +41,6 @@ def write_run(path: Path, hits: list[tuple[str, str, float]]) -> Path:
 
 @pytest.fixture(scope="module")
 def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run full of ties, large and tiny scores; ids without white space."""
     random = np.random.default_rng(3)
     hits = [
         (f"q{query}", f"d{document}", float(score))
@@ -178,7 +175,6 @@ def test_a_format_that_does_not_fit_the_kind_is_refused(tied: Path, tmp_path: Pa
 
 
 def export_encoder(model: Path, folder: Path, **options: Any) -> None:
-    """Save an encoder in `folder / "encoder"`, and export it to `folder / "model"`."""
     output = artifacts.open_output(folder / "encoder", Kind.ENCODER, "test", inputs={}, options={})
     with output.folder() as (work, _):
         TransformerEncoder.load(model, device="cpu", **options).save(work)
@@ -196,9 +192,7 @@ def test_an_encoder_becomes_a_model_of_sentence_transformers(tiny_bert: Path, tm
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_printed_line_opens_an_exported_model(
-    tiny_bert: Path, tmp_path: Path, notices: Notices, tied: bool
-) -> None:
+def test_the_printed_line_opens_the_model(tiny_bert: Path, tmp_path: Path, notices: Notices, tied: bool) -> None:
     pytest.importorskip("sentence_transformers")
     export_encoder(tiny_bert, tmp_path, tied=tied)
     line = next(notice.message for notice in notices.heard if "SentenceTransformer(" in notice.message)
@@ -206,13 +200,11 @@ def test_the_printed_line_opens_an_exported_model(
     exec(line.strip(), {})
 
 
-def test_an_exported_model_has_no_missing_weights_and_both_lengths(
-    tiny_bert: Path, tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exported_model_has_all_weights_and_both_lengths(tiny_bert: Path, workdir: Path, notices: Notices) -> None:
     pytest.importorskip("sentence_transformers")
-    export_encoder(tiny_bert, tmp_path, query_max_len=8, doc_max_len=100)
+    export_encoder(tiny_bert, workdir, query_max_len=8, doc_max_len=100)
     assert notices.says("two-lengths", query_max_len=8, doc_max_len=100)
-    assert any(f'SentenceTransformer("{tmp_path / "model"}")' in notice.message for notice in notices.heard)
+    assert any(f'SentenceTransformer("{workdir / "model"}")' in notice.message for notice in notices.heard)
     code = (
         "import sys, numpy, transformers; transformers.logging.set_verbosity_warning()"
         "; from sentence_transformers import SentenceTransformer as S; m = S(sys.argv[1])"
@@ -220,16 +212,15 @@ def test_an_exported_model_has_no_missing_weights_and_both_lengths(
         "; print(m.max_seq_length)"
     )
     texts = ["salt in sea water " * 9, "two tides"]
-    monkeypatch.chdir(tmp_path)
-    done = run(code, tmp_path / "model", *texts)
+    done = run(code, workdir / "model", *texts)
     assert (done.returncode, done.stdout.split()) == (0, ["100"]), done.stderr
     assert "MISSING" not in done.stderr
-    ours = TransformerEncoder.load(tmp_path / "encoder", device="cpu")
-    np.testing.assert_allclose(np.load(tmp_path / "q.npy"), ours.encode_queries(texts), atol=1e-5)
-    np.testing.assert_allclose(np.load(tmp_path / "d.npy"), ours.encode_documents(["", ""], texts), atol=1e-5)
+    ours = TransformerEncoder.load(workdir / "encoder", device="cpu")
+    np.testing.assert_allclose(np.load(workdir / "q.npy"), ours.encode_queries(texts), atol=1e-5)
+    np.testing.assert_allclose(np.load(workdir / "d.npy"), ours.encode_documents(["", ""], texts), atol=1e-5)
     assert ours.truncated == 1
-    (tmp_path / "model" / "encoder.json").unlink()
-    again = TransformerEncoder.load(tmp_path / "model", device="cpu").contract
+    (workdir / "model" / "encoder.json").unlink()
+    again = TransformerEncoder.load(workdir / "model", device="cpu").contract
     assert (again.query_max_len, again.doc_max_len) == (8, 100)
 
 
@@ -239,16 +230,14 @@ def test_two_exported_towers_have_their_own_lengths(tiny_bert: Path, tmp_path: P
     assert [json.loads(file.read_text())["max_seq_length"] for file in files] == [8, 100]
 
 
-def test_minilm_is_a_name_for_export_and_inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    export(Path("minilm"), form="sentence-transformers", output=tmp_path / "model")
-    assert (tmp_path / "model" / "modules.json").is_file()
+def test_minilm_is_a_name_for_export_and_inspect(workdir: Path) -> None:
+    export(Path("minilm"), form="sentence-transformers", output=workdir / "model")
+    assert (workdir / "model" / "modules.json").is_file()
     assert inspect(["minilm"])["what"] == "a sentence-transformers model"
 
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A flat index of 50 random vectors."""
     folder = tmp_path_factory.mktemp("dense") / "index"
     output = artifacts.open_output(folder, Kind.DENSE_INDEX, "test", inputs={}, options={})
     values = np.random.default_rng(5).normal(size=(50, 8)).astype(np.float32)

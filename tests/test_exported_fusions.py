@@ -1,7 +1,5 @@
 """Fusions in the words of search engines: requests, formulas, differences and losses."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +35,6 @@ LISTS = {"contents": {"a": 3.0, "b": 2.0, "c": 1.0}, "vector": {"b": 0.9, "d": 0
 def fusion_of(
     engine: str, method: str, weights: Sequence[float] = (0.3, 0.7), missing: Missing | None = None, **fields: Any
 ) -> Fusion:
-    """A fusion of BM25 and a dense index, with the names of an engine's fields."""
     recipe = FusionRecipe(method, tuple(weights), missing or METHODS[method].missing)
     vector = {"exact": True, "unit": True, **fields}
     sides = (Field(ENGINES[engine].lexical, weights[0]), Field("vector", weights[1], 2, **vector))
@@ -45,14 +42,12 @@ def fusion_of(
 
 
 def translated(engine: str, fusion: Fusion) -> tuple[Mapping[str, Any], Any]:
-    """The body of a request, which is JSON, and the translation."""
     translation = ENGINES[engine]().translate(fusion)
     assert translation is not None
     return json.loads(json.dumps(translation.request(QUERY))), translation
 
 
 def candidates(sides: Mapping[str, Mapping[str, float]], qid: int = 0) -> pl.DataFrame:
-    """The candidates of a query, from the scores of each list."""
     rows = {docid: None for scores in sides.values() for docid in scores}
     frame: dict[str, Any] = {"query": [qid] * len(rows), "docid": list(rows)}
     for number, scores in enumerate(sides.values()):
@@ -102,7 +97,6 @@ def test_min_max_differs_at_the_ends_of_lists_only(method: str) -> None:
 
 
 def rankings(fusion: Fusion, formula: Formula, complete: bool = False) -> float:
-    """The share of ranks with the same document by both formulas."""
     frame, qids = random_candidates(complete), pl.Series("qid", [f"q{number}" for number in range(20)])
     ours = pl.concat(lists.fuse_blocks([frame], qids, fusion.recipe, 10))
     theirs = pl.concat(formula.run([frame], qids, 10))
@@ -201,8 +195,9 @@ def test_elasticsearch_has_the_linear_retriever() -> None:
     linear = body["retriever"]["linear"]
     assert linear["rank_window_size"] == 50
     assert [(each["weight"], each["normalizer"]) for each in linear["retrievers"]] == [
-        (0.25, "minmax"), (0.75, "minmax")
-    ]  # fmt: skip
+        (0.25, "minmax"),
+        (0.75, "minmax"),
+    ]
     lexical, dense = (each["retriever"] for each in linear["retrievers"])
     assert lexical == {"standard": {"query": {"match": {"contents": "json parser"}}}}
     assert dense["knn"] == {"field": "vector", "query_vector": [0.6, 0.8], "k": 50, "num_candidates": 50}
@@ -242,7 +237,6 @@ def test_elasticsearch_normalizes_lengths_of_its_own_scores() -> None:
 
 @pytest.fixture(scope="module")
 def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection, both indexes, and retrievers by an exact sum and by min-max."""
     folder = tmp_path_factory.mktemp("engines")
     (folder / "tiny").symlink_to(tiny)
     index_bm25(folder / "tiny", output=folder / "bm25", threads=1)

@@ -1,7 +1,5 @@
 """`encode --from-vectors` reads flat, HNSW and IVF-flat indexes of FAISS, and refuses other files in one line."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from random import Random
@@ -10,13 +8,16 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from command import hybrid, listing, raises, refused
+from command import Refusal, hybrid, listing, raises, refusal, refused
 
+from hybrid_cli import runs
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection
-from hybrid_cli.errors import InputError
+from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.indexes.external import read_external, read_vectors
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.search import search
 
 DIM, COUNT = 16, 300
 IP, L2 = faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2
@@ -36,7 +37,6 @@ def built(factory: str, metric: int = IP, ids: np.ndarray | None = None) -> Any:
 
 
 def stored(index: Any, folder: Path) -> tuple[np.ndarray, list[int]]:
-    """Return vectors and ids of an index that FAISS wrote and that was read again."""
     faiss.write_index(index, str(folder / "v.faiss"))
     vectors, ids = read_vectors(folder / "v.faiss")
     return vectors, list(range(COUNT)) if ids is None else ids.tolist()
@@ -90,8 +90,7 @@ OTHERS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_other_files_are_refused_without_a_trace(kind: str, tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_other_files_are_refused_without_a_trace(kind: str, tiny: Path, workdir: Path) -> None:
     problem, write = OTHERS[kind]
     write("vectors.faiss")
     refused("encode", tiny, "--from-vectors", "vectors.faiss", "--output", "index", problem=problem)
@@ -122,9 +121,8 @@ def test_the_ids_of_a_faiss_index_are_ids_of_documents(tiny: Path, tmp_path: Pat
     assert ids.to_list() == [str(100 + number) for number in range(len(docids))]
     np.testing.assert_array_equal(found, vectors[::-1])
     (tmp_path / "ids").write_text("".join(f"{name}\n" for name in docids))
-    with pytest.raises(InputError) as caught:
+    with raises("ids-twice"):
         encode(tiny, from_vectors=tmp_path / "v.faiss", ids=tmp_path / "ids", output=tmp_path / "index")
-    assert caught.value.code == "ids-twice"
     (tmp_path / "docs.tsv").write_text("".join(f"{100 + n}\tword\n" for n in range(len(docids))))
     assert hybrid("prepare", "files", tmp_path / "docs.tsv", "--output", tmp_path / "numbered").code == 0
     index = encode(tmp_path / "numbered", from_vectors=tmp_path / "v.faiss", output=tmp_path / "index")
@@ -152,14 +150,96 @@ def test_other_arrays_of_numpy_are_refused(tmp_path: Path) -> None:
         np.float32(1),
     ):
         np.save(path, array)
-        with pytest.raises(InputError) as caught:
+        with raises("vectors-shape"):
             read_external(path)
-        assert caught.value.code == "vectors-shape"
     np.save(path, np.array([{}, {}]), allow_pickle=True)
     np.save(tmp_path / "w.npy", VECTORS)
     whole = (tmp_path / "w.npy").read_bytes()
     for data in (path.read_bytes(), whole[:60], whole[:-1], whole.replace(b"(300, 16)", b"(300, -1)"), whole[:6]):
         path.write_bytes(data)
-        with pytest.raises(InputError) as caught:
+        with raises("vectors-unreadable"):
             read_external(path)
-        assert caught.value.code == "vectors-unreadable"
+
+
+def random_vectors(count: int, dim: int = 8) -> np.ndarray:
+    return np.random.default_rng(count).normal(size=(count, dim)).astype("float32")
+
+
+def saved(path: Path, vectors: np.ndarray) -> Path:
+    np.save(path, vectors)
+    return path
+
+
+def listed(path: Path, ids: list[str]) -> Path:
+    path.write_text("".join(f"{name}\n" for name in ids), "utf-8")
+    return path
+
+
+def test_vectors_are_searched_by_query_vectors(tiny: Path, tmp_path: Path) -> None:
+    docids = collection.docids(tiny).to_list()
+    qids = collection.read_queries(tiny / "queries.test.parquet")["qid"].to_list()
+    documents, queries = random_vectors(len(docids)), random_vectors(len(qids))
+    index = encode(
+        tiny,
+        from_vectors=saved(tmp_path / "d.npy", documents[::-1]),
+        ids=listed(tmp_path / "d.txt", docids[::-1]),
+        shard_size=5,
+        output=tmp_path / "index",
+    )
+    asked = encode(tiny, split="test", from_vectors=saved(tmp_path / "q.npy", queries), output=tmp_path / "queries")
+    run = runs.read_run(search(index=index, queries=asked, hits=1, output=tmp_path / "run.parquet"))
+    assert run["docid"].to_list() == [docids[row] for row in (queries @ documents.T).argmax(1)]
+    assert open_dense(index).docids.to_list() == docids
+    with raises("option-does-not-apply", option="split", value="train", path="queries"):
+        search(split="train", index=index, queries=asked, output=tmp_path / "other.parquet")
+    with raises("no-encoder"):
+        search(tiny, split="test", index=index, output=tmp_path / "texts.parquet")
+
+
+def test_with_their_model_vectors_are_searched_by_texts(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    made = encode(tiny, model=tiny_bert, dtype="fp32", output=tmp_path / "made")
+    texts = collection.texts(tiny, collection.docids(tiny))
+    encoder = TransformerEncoder.load(tiny_bert, device="cpu")
+    vectors = encoder.encode_documents(texts["title"].to_list(), texts["text"].to_list())
+    path = saved(tmp_path / "v.npy", vectors)
+    index = encode(tiny, from_vectors=path, model=tiny_bert, dtype="fp32", output=tmp_path / "index")
+    found = [
+        runs.read_run(search(tiny, split="test", index=each, output=tmp_path / f"{each.name}.parquet"))
+        for each in (made, index)
+    ]
+    assert found[0].select("qid", "docid").equals(found[1].select("qid", "docid"))
+    with raises("other-width", value=8):
+        encode(tiny, from_vectors=saved(path, random_vectors(12)), model=tiny_bert, output=tmp_path / "other")
+
+
+def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None:
+    docids = collection.docids(tiny).to_list()
+    right = random_vectors(12)
+    infinite = right.copy()
+    infinite[3, 2] = np.inf
+    cases: list[tuple[np.ndarray, list[str] | None, Refusal]] = [
+        (right[:11], None, refusal("missing-option", option="ids", value=11)),
+        (right[:11], docids, refusal("number-of-values", path="ids.txt", value=12)),
+        (right, [*docids[:-1], "nothing"], refusal("unknown-id", path="ids.txt", id="nothing")),
+        (right[:11], docids[:11], refusal("unknown-id", path="corpus.parquet", id=docids[11])),
+        (right, [*docids[:-1], docids[0]], refusal("duplicate-id", path="ids.txt", line=12, id=docids[0])),
+        (infinite, None, refusal("values-not-finite")),
+        (right.astype("float64") * 1e300, None, refusal("values-not-finite", id=docids[0], count=12)),
+    ]
+    for number, (vectors, ids, problem) in enumerate(cases):
+        with raises(problem, HybridError):
+            encode(
+                tiny,
+                from_vectors=saved(tmp_path / "v.npy", vectors),
+                ids=listed(tmp_path / "ids.txt", ids) if ids else None,
+                output=tmp_path / f"index-{number}",
+            )
+        assert not (tmp_path / f"index-{number}").exists()
+
+
+def test_query_vectors_of_another_length_are_refused(tiny: Path, tmp_path: Path) -> None:
+    index = encode(tiny, from_vectors=saved(tmp_path / "d.npy", random_vectors(12)), output=tmp_path / "index")
+    short = saved(tmp_path / "q.npy", random_vectors(6, 4))
+    asked = encode(tiny, split="test", from_vectors=short, output=tmp_path / "queries")
+    with raises("other-width", value=4, expected=8, index="index"):
+        search(index=index, queries=asked, output=tmp_path / "run.parquet")

@@ -1,7 +1,5 @@
 """Standard input that is closed or unreadable, inputs on a failing disk, and outputs that are damaged."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -14,7 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, hybrid
+from command import Notices, hybrid, raises
 from judging import write_runs
 from safetensors import SafetensorError
 from small_artifacts import open_output, write_folder, write_run
@@ -29,8 +27,6 @@ MEMORY = Path("/proc/self/mem")  # a regular file; the first read is an input/ou
 
 
 class Unreadable(io.StringIO):
-    """A stream whose reads fail."""
-
     def __init__(self, error: Exception):
         super().__init__()
         self.error = error
@@ -101,14 +97,13 @@ def test_answers_with_invalid_bytes_are_refused(here: Path, tmp_path: Path, monk
 @pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
 @pytest.mark.parametrize("read", [input_files.read_bytes, lambda path: next(iter(input_files.opened(path)))])
 def test_an_input_error_of_the_disk_names_the_file(read: Callable[[Path], bytes]) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises("unreadable-file", path=MEMORY):
         read(MEMORY)
-    assert (caught.value.code, caught.value.fields["path"]) == ("unreadable-file", MEMORY)
 
 
 @pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
 @pytest.mark.parametrize("name", ["bad.trec", "bad.tsv", "bad.json", "bad.jsonl", "bad.yaml"])
-def test_a_command_names_the_input_on_a_failing_disk(
+def test_an_input_on_a_bad_disk_is_named(
     name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(name).symlink_to(MEMORY)
@@ -199,9 +194,7 @@ def test_an_error_of_a_library_that_opens_an_output_by_name_is_one_of_the_output
     assert explained(caught.value)[2]["role"] == "output"
 
 
-def test_a_lock_that_cannot_be_written_is_an_error_of_the_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_lock_is_an_error_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int, data: bytes) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -248,9 +241,7 @@ def damage(file: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "cut", "changed"])
 @pytest.mark.parametrize("large", [False, True])
-def test_a_damaged_folder_is_not_up_to_date(
-    how: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_is_not_up_to_date(how: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_folder(tmp_path / "index", "content of the vectors")
     assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
     damage(path / "vectors.bin", how)
@@ -259,9 +250,8 @@ def test_a_damaged_folder_is_not_up_to_date(
     if large and how == "changed":  # found by `inspect --verify`, and by a stage that reads the file
         assert open_output(path, kind=Kind.DENSE_INDEX).up_to_date
         return
-    with pytest.raises(DamageError) as caught:
+    with raises("damaged-output", DamageError, path=path) as caught:
         open_output(path, kind=Kind.DENSE_INDEX)
-    assert (caught.value.code, caught.value.fields["path"]) == ("damaged-output", path)
     assert str(path / "vectors.bin") in str(caught.value)
     assert not open_output(path, kind=Kind.DENSE_INDEX, overwrite=True).up_to_date
     write_folder(path, "content of the vectors", overwrite=True)
@@ -269,8 +259,7 @@ def test_a_damaged_folder_is_not_up_to_date(
 
 
 @pytest.mark.parametrize("how", ["cut", "changed"])
-def test_a_damaged_file_is_not_up_to_date(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_damaged_file_is_not_up_to_date(how: str, workdir: Path) -> None:
     path = write_run(Path("x.parquet"))
     content = path.read_bytes()
     path.write_bytes(content[:-20] if how == "cut" else content[:10] + b"!" + content[11:])
@@ -290,10 +279,7 @@ def test_the_manifest_of_an_earlier_version_has_no_sizes(tmp_path: Path) -> None
 @pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
 @pytest.mark.parametrize("name", ["bad.parquet", "artifact"])
 @pytest.mark.parametrize("words", [("inspect",), ("inspect", "--verify")])
-def test_an_artifact_on_a_failing_disk_is_named(
-    words: tuple[str, ...], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_artifact_on_a_failing_disk_is_named(words: tuple[str, ...], name: str, workdir: Path) -> None:
     Path("artifact").mkdir()
     place = Path(name) / MANIFEST if name == "artifact" else Path(name)
     place.symlink_to(MEMORY)

@@ -1,7 +1,5 @@
 """FAISS on GPUs, with the FAISS of this machine in the place of the GPUs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -68,7 +66,6 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def built(vectors: Path, folder: Path, **options: Any) -> Path:
-    """Return a folder with the index of some vectors."""
     (folder / "vectors").mkdir(parents=True)
     for path in shards(vectors):
         (folder / "vectors" / path.name).hardlink_to(path)
@@ -82,9 +79,7 @@ def opened(folder: Path, factory: str, gpus: tuple[int, ...] = ()) -> DenseIndex
 
 
 @pytest.mark.parametrize("options", [{"index_type": "IVF4,Flat"}, {"index_type": "PCA4,IVF5,Flat"}])
-def test_inverted_lists_are_trained_and_filled_on_all_gpus(
-    vectors: Path, tmp_path: Path, gpus: Any, options: dict[str, Any]
-) -> None:
+def test_inverted_lists_are_made_on_all_gpus(vectors: Path, tmp_path: Path, gpus: Any, options: dict[str, Any]) -> None:
     on_cpu = built(vectors, tmp_path / "cpu", **options)
     machine = gpus(2)
     found = built(vectors, tmp_path / "gpu", **options)
@@ -95,9 +90,7 @@ def test_inverted_lists_are_trained_and_filled_on_all_gpus(
     assert not machine.calls
 
 
-def test_many_queries_search_a_flat_index_in_shards_with_the_same_scores(
-    vectors: Path, tmp_path: Path, gpus: Any
-) -> None:
+def test_many_queries_search_a_flat_index_in_shards(vectors: Path, tmp_path: Path, gpus: Any) -> None:
     folder = built(vectors, tmp_path / "flat", index_type="flat")
     queries = np.random.default_rng(1).standard_normal((300, DIM), np.float32)
     qids = [f"q{number}" for number in range(300)]
@@ -111,9 +104,7 @@ def test_many_queries_search_a_flat_index_in_shards_with_the_same_scores(
     assert machine.calls == [([0, 2], True)]
 
 
-def test_an_index_that_does_not_fit_on_the_gpus_is_searched_on_the_cpu(
-    vectors: Path, tmp_path: Path, gpus: Any, notices: Notices
-) -> None:
+def test_an_index_that_does_not_fit_uses_the_cpu(vectors: Path, tmp_path: Path, gpus: Any, notices: Notices) -> None:
     folder = built(vectors, tmp_path / "flat", index_type="flat")
     queries = np.random.default_rng(1).standard_normal((300, DIM), np.float32)
     qids = [f"q{number}" for number in range(300)]

@@ -1,7 +1,5 @@
 """Forecasts of memory and disk space: printed before the work starts, and refusals with the option that helps."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -88,9 +86,7 @@ def test_an_index_that_does_not_fit_is_refused_before_encoding(tmp_path: Path, m
         check_recipe(VectorIndex(index_type="flat"), 4096, 10**4, tmp_path)
 
 
-def test_an_index_that_no_longer_fits_is_refused_with_the_type_that_does(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_no_longer_fits_names_one(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(made / "dense", tmp_path / "copy")
     (tmp_path / "copy" / "manifest.json").unlink()
     monkeypatch.setattr(memory, "available", lambda: [(0, "this test", "raise it")])

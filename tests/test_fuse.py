@@ -1,9 +1,8 @@
 """The command fuse: exact scores from indexes, tuned weights, warnings, bad input."""
 
-from __future__ import annotations
-
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Done, Notices, hybrid, raises, refusal
-from tiny_collection import TINY_DOCUMENTS
+from hypothesis import given
+from hypothesis import strategies as st
+from small_artifacts import HITS, open_output, run_table, write_run
+from tiny_collection import TINY_DOCUMENTS, write_tiny_source
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import opening
@@ -21,6 +23,7 @@ from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.reporting.tables import figure
+from hybrid_cli.stages.concat_runs import concat_runs
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
@@ -46,9 +49,7 @@ def trec_file(path: Path, *rows: tuple[str, str, int, float]) -> Path:
 
 
 @pytest.mark.slow
-def test_exact_scores_follow_the_formula_for_all_candidates(
-    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_exact_scores_follow_the_formula(made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     output = fuse(
         both(made), output=tmp_path / "f.parquet", method="weighted-sum", weights="0.5,1", index=indexes(made)
     )
@@ -203,9 +204,7 @@ def test_tuning_chooses_method_and_weights_together(made: Path, tiny: Path, tmp_
         ("spar", {(1.0, weight) for tenth in range(1, 11) for weight in (tenth / 10, 10 / tenth)}),
     ],
 )
-def test_a_published_grid_tries_its_weights_only(
-    made: Path, tiny: Path, tmp_path: Path, grid: Any, weights: set[tuple[float, float]]
-) -> None:
+def test_a_published_grid(made: Path, tiny: Path, tmp_path: Path, grid: Any, weights: set[tuple[float, float]]) -> None:
     settings: dict[str, Any] = {"method": "weighted-sum", "missing": "min", "qrels": tiny, "split": "test"}
     path = fuse(both(made), output=tmp_path / "w.json", tune=True, grid=grid, **settings)
     trials = {tuple(trial["weights"]) for trial in json.loads(path.read_text("utf-8"))["trials"]}
@@ -216,26 +215,14 @@ def test_a_published_grid_tries_its_weights_only(
         fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Judgments, a run that finds them all, one of other documents, and one of 20 hits."""
-    monkeypatch.chdir(tmp_path)
-    late, qids = [*(f"w{number}" for number in range(15)), "right"], [f"q{number}" for number in range(12)]
-    for name, docids in {"good": ["right", "wrong"], "foreign": ["RIGHT", "WRONG"], "late": late}.items():
-        hits = [(qid, docid, rank, 50.0 - rank) for qid in qids for rank, docid in enumerate(docids, 1)]
-        trec_file(Path(f"{name}.trec"), *hits)
-    Path("qrels.tsv").write_text("".join(f"{qid}\t0\tright\t1\n" for qid in qids))
-
-
 def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
-    """Return the content of the weights, and the command."""
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = hybrid("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
     assert done.code == 0, done.err
     return json.loads(Path("w.json").read_text()), done
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("workdir")
 def test_runs_are_tuned_and_compared_at_the_depth_of_the_fusion() -> None:
     content, done = tune("good.trec", "foreign.trec")
     assert {"no-judged-hit", "no-common-document"} <= set(done.warnings)
@@ -249,9 +236,7 @@ def test_runs_are_tuned_and_compared_at_the_depth_of_the_fusion() -> None:
         assert options or not {"no-judged-hit", "no-common-document"} & set(done.warnings)
 
 
-def test_distances_are_refused_and_weak_fusions_and_unequal_scales_are_warned_about(
-    tmp_path: Path, notices: Notices
-) -> None:
+def test_distances_are_refused_and_weak_fusions_are_warned_about(tmp_path: Path, notices: Notices) -> None:
     good = trec_file(tmp_path / "good.trec", ("q", "right", 1, 90.0), ("q", "wrong", 2, 10.0))
     bad = trec_file(tmp_path / "bad.trec", ("q", "wrong", 1, 0.9), ("q", "other", 2, 0.8))
     distances = trec_file(tmp_path / "l2.trec", ("q", "a", 1, 0.1), ("q", "b", 2, 0.9))
@@ -287,9 +272,10 @@ def test_constants_and_exact_scores_are_those_of_the_tuned_weights(made: Path, t
 def test_runs_of_different_depth_are_noted(made: Path, tiny: Path, tmp_path: Path, notices: Notices) -> None:
     short = search(tiny, split="test", index=made / "dense", hits=1, output=tmp_path / "dense.parquet")
     cases: dict[str, dict[str, Any]] = {
-        "w.json": {"qrels": tiny, "split": "test", "tune": True}, "f.parquet": {},
+        "w.json": {"qrels": tiny, "split": "test", "tune": True},
+        "f.parquet": {},
         "e.parquet": {"method": "weighted-sum", "index": indexes(made), "missing": "exact"},
-    }  # fmt: skip
+    }
     for name, options in cases.items():
         notices.clear()
         fuse([both(made)[0], short], output=tmp_path / name, **options)
@@ -299,15 +285,108 @@ def test_runs_of_different_depth_are_noted(made: Path, tiny: Path, tmp_path: Pat
 def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(made: Path, tiny: Path, tmp_path: Path) -> None:
     again = search(tiny, split="test", index=made / "dense", hits=3, output=tmp_path / "again.parquet")
     exact: dict[str, Any] = {"index": indexes(made), "method": "weighted-sum", "missing": "exact"}
-    cases: list[tuple[list[Path], dict[str, Any], float]] = [
-        (both(made), {"prior_queries": 15}, 15 / 20), (both(made), exact, 1 / 2), (both(made), {"prior_queries": 0}, 0),
-        ([Path(shutil.copy(path, tmp_path)) for path in both(made)], {"prior_queries": 15}, 15 / 20),
-        ([both(made)[1], again], {}, 0), (both(made), {"missing": "min"}, 0), (both(made), {"methods": ["borda"]}, 0),
-        (both(made), {**exact, "grid": "log"}, 0),
-    ]  # fmt: skip
+    cases: list[tuple[list[Path], dict[str, Any], float]] = [(both(made), {"prior_queries": 15}, 15 / 20)]
+    cases += [(both(made), exact, 1 / 2), (both(made), {"prior_queries": 0}, 0)]
+    cases += [([Path(shutil.copy(path, tmp_path)) for path in both(made)], {"prior_queries": 15}, 15 / 20)]
+    cases += [([both(made)[1], again], {}, 0), (both(made), {"missing": "min"}, 0)]
+    cases += [(both(made), {"methods": ["borda"]}, 0), (both(made), {**exact, "grid": "log"}, 0)]
     for number, (pair, options, share) in enumerate(cases):
         output = tmp_path / f"{number}.json"
         fuse(pair, output=output, qrels=tiny, split="test", tune=True, **options)
         content = json.loads(output.read_text("utf-8"))
         assert content["share_of_prior"] == pytest.approx(share)
         assert (content["no_prior"] is None) is (share > 0)
+
+
+ROWS = [
+    (f"q{query}", f"d{rank}", rank, float(10 - rank // 2)) for query in range(6) for rank in range(1, 5)
+]  # with ties
+
+
+@given(st.lists(st.integers(0, 2), min_size=6, max_size=6).filter(lambda homes: len(set(homes)) > 1))
+def test_the_concatenated_parts_of_a_run_are_the_run(homes: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        whole = runs.read_run(write_run(folder / "whole.parquet", ROWS))
+        parts = [[row for row in ROWS if homes[int(row[0][1])] == part] for part in range(3)]
+        paths = [write_run(folder / f"{n}.parquet", rows) for n, rows in enumerate(parts) if rows]
+        found = runs.read_run(concat_runs(paths, output=folder / "all.parquet"))
+    assert found.sort("qid", "rank").equals(whole)
+
+
+def test_a_trec_run_can_be_concatenated_and_ranks_and_scores_are_unchanged(tmp_path: Path) -> None:
+    rows = [("q9", "b", 1, 1.0), ("q9", "a", 2, 1.0), ("q9", "c", 3, 5.0)]
+    odd, trec = write_run(tmp_path / "odd.parquet", rows), tmp_path / "run.trec"
+    trec.write_text("q8 Q0 a 1 2.5 tag\n", "utf-8")
+    whole = concat_runs([trec, odd, write_run(tmp_path / "run.parquet")], output=tmp_path / "all.parquet")
+    assert runs.read_run(whole).rows() == [("q8", "a", 1, 2.5), *rows, *HITS]
+
+
+def test_a_run_without_hits_adds_nothing(tmp_path: Path) -> None:
+    open_output(tmp_path / "empty.parquet").write([run_table().slice(0, 0)])
+    output = concat_runs(
+        [tmp_path / "empty.parquet", write_run(tmp_path / "run.parquet")], output=tmp_path / "all.parquet"
+    )
+    assert runs.read_run(output).rows() == HITS
+
+
+def test_the_manifest_counts_queries_and_names_the_runs(tmp_path: Path, notices: Notices) -> None:
+    paths = [write_run(tmp_path / "a.parquet"), write_run(tmp_path / "b.parquet", [("q3", "a", 1, 1.0)])]
+    manifest = artifacts.read_manifest(concat_runs(paths, output=tmp_path / "all.parquet"), Kind.RUN)
+    assert manifest.counts == {"rows": 4, "queries": 3}
+    assert [manifest.input_path(role) for role in manifest.inputs] == paths
+    assert notices.says("written", path="all.parquet", queries=3, hits=4, runs=2)
+    concat_runs(paths, output=tmp_path / "all.parquet")
+    assert notices.says("up-to-date")
+
+
+def test_a_query_in_two_runs_is_refused_with_both_files(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / "a.parquet"), write_run(tmp_path / "b.parquet")]
+    done = hybrid("concat-runs", *paths, "--output", tmp_path / "all.parquet")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert (done.problem, done.fields) == (
+        "duplicate-query",
+        {"path": Path(paths[1]), "id": "q1", "other": Path(paths[0]), "count": 2},
+    )
+    assert not (tmp_path / "all.parquet").exists()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(-3, 3)), min_size=1, max_size=12))
+def test_a_document_has_the_score_of_its_best_passage(hits: list[tuple[int, int, int]]) -> None:
+    best: dict[tuple[str, str], float] = {}
+    passages: dict[str, dict[str, float]] = {}
+    for number, (query, document, score) in enumerate(hits):
+        qid, docid = f"q{query}", f"d#{document}"  # ids may contain the separator
+        passages.setdefault(qid, {})[f"{docid}#{number}"] = float(score)
+        best[qid, docid] = max(score, best.get((qid, docid), -9.0))
+    rows = [
+        (qid, docid, rank, score)
+        for qid in sorted(passages)
+        for rank, (docid, score) in enumerate(sorted(passages[qid].items(), key=lambda hit: (-hit[1], hit[0])), 1)
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        run = write_run(Path(name) / "run.parquet", rows)
+        found = runs.read_run(concat_runs([run], group="max", output=Path(name) / "out.parquet"))
+    assert {(qid, docid): score for qid, docid, _, score in found.rows()} == best
+    for _, part in found.group_by("qid"):
+        assert part["rank"].to_list() == list(range(1, len(part) + 1))
+        assert part["score"].is_sorted(descending=True)
+
+
+def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny: Path, tmp_path: Path) -> None:
+    write_tiny_source(tmp_path)
+    source = [tmp_path / "docs.jsonl", "--topics", f"test={tmp_path / 'topics.test.tsv'}"]
+    judged = ["--qrels", f"test={tmp_path / 'qrels.test.txt'}"]
+    words = ["prepare", "trec", *source, *judged, "--split-passages", 12, "--passage-stride", 6]
+    assert hybrid(*words, "--output", tmp_path / "passages").code == 0
+    assert hybrid("index-bm25", tmp_path / "passages", "--threads", 1, "--output", tmp_path / "bm25").code == 0
+    search = ["search", tmp_path / "passages", "--split", "test", "--index", tmp_path / "bm25", "--threads", 1]
+    assert hybrid(*search, "--group", "none", "--output", tmp_path / "passages.parquet").code == 0
+    output = tmp_path / "documents.parquet"
+    assert hybrid("concat-runs", tmp_path / "passages.parquet", "--group", "max", "--output", output).code == 0
+    assert hybrid(*search, "--output", tmp_path / "grouped.parquet").code == 0
+    assert runs.read_run(tmp_path / "grouped.parquet").equals(runs.read_run(output))
+    done = hybrid("evaluate", tiny, "--split", "test", output, "--measure", "MRR@10", "--format", "json")
+    assert (done.code, '"MRR@10"' in done.out) == (0, True)
+    first = runs.read_run(output).filter(qid="001", rank=1)
+    assert first["docid"].to_list() == ["007"]

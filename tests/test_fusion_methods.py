@@ -1,7 +1,5 @@
 """Fusion: golden values, agreement with ranx, and the invariants of joining, ranking and exact scores."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -91,9 +89,7 @@ def test_weights_affect_every_method() -> None:
         ("dbsf", (0.5 + 3 / 6 / 18**0.5, 0.5 - 3 / 6 / 18**0.5), 0.5, 0.5),
     ],
 )
-def test_lists_of_two_hits_of_one_hit_and_of_equal_negative_scores(
-    name: str, two: tuple[float, float], one: float, equal: Any
-) -> None:
+def test_lists_of_two_hits_and_of_one_hit(name: str, two: tuple[float, float], one: float, equal: Any) -> None:
     assert normalized({"a": 4, "b": -2}, name) == approx({"a": two[0], "b": two[1]})
     assert normalized({"a": 4}, name) == approx({"a": one})
     assert all(math.isfinite(value) for value in normalized({"a": 0, "b": 0}, name).values())
@@ -102,9 +98,8 @@ def test_lists_of_two_hits_of_one_hit_and_of_equal_negative_scores(
 
 
 def test_names_of_ranx_are_accepted() -> None:
-    assert [method_name(name) for name in ("wsum", "mnz", "bordafuse", "w_bordafuse", "RRF")] == [
-        "weighted-sum", "combmnz", "borda", "borda", "rrf",
-    ]  # fmt: skip
+    expected = ["weighted-sum", "combmnz", "borda", "borda", "rrf"]
+    assert [method_name(name) for name in ("wsum", "mnz", "bordafuse", "w_bordafuse", "RRF")] == expected
     with raises("unknown-choice", option="method"):
         method_name("rff")
 
@@ -160,12 +155,9 @@ LONG = {f"d{rank:05}": 1.0 / rank for rank in range(1, 3400)}  # the last value 
         ("rbc", {}, (), LONG),
     ],
 )
-def test_scores_that_a_rule_cannot_rank_are_refused(
-    method: str, options: dict[str, Any], weights: tuple[float, ...], second: Ranking
-) -> None:
-    with pytest.raises(InputError) as caught:
+def test_unrankable_scores(method: str, options: dict[str, Any], weights: tuple[float, ...], second: Ranking) -> None:
+    with raises("fusion-range", id="1"):
         fuse(A, second, fusion=recipe(method, *weights, **options))
-    assert (caught.value.code, caught.value.fields["id"]) == ("fusion-range", "1")
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("weighted-sum", "product")])
@@ -185,9 +177,8 @@ def test_a_list_of_weight_0_does_not_change_the_order_of_the_other(method: str, 
 
 def test_a_product_below_the_floating_point_numbers_is_refused() -> None:
     scores = {"x": 0.5, "y": 0.25}
-    with pytest.raises(InputError) as caught:
+    with raises("fusion-underflow", id="1"):
         fuse(scores, scores, fusion=recipe("product", 1000.0, 1.0))
-    assert (caught.value.code, caught.value.fields["id"]) == ("fusion-underflow", "1")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -248,9 +239,7 @@ def test_a_run_fused_with_itself_keeps_its_order(ranking: Ranking, method: str) 
 
 
 @given(first=RANKINGS, second=RANKINGS, method=st.sampled_from(list(METHODS)), seed=st.integers(0, 99))
-def test_neither_the_order_of_queries_nor_that_of_runs_matters(
-    first: Ranking, second: Ranking, method: str, seed: int
-) -> None:
+def test_no_order_of_queries_or_runs_matters(first: Ranking, second: Ranking, method: str, seed: int) -> None:
     fusion = recipe(method, missing=METHODS[method].missing.replace("exact", "zero"))
 
     def scores(names: str, one: Ranking, other: Ranking) -> list[float] | None:

@@ -1,7 +1,5 @@
 """Tuning of fusion weights: grids, held-out folds, the plateau of the best choices, the prior."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -274,7 +272,6 @@ def test_held_out_scores_never_see_their_query() -> None:
 
 
 def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the result of tuning for values of the choices [choices, queries] and of the runs alone [queries]."""
     table = Trials(choices(), values)
     selected = select(table, 5, 1)
     recipe = FusionRecipe("minmax", table.choices[selected.row].weights, "zero")

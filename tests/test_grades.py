@@ -1,7 +1,5 @@
 """Every integer grade gives the value of the measure's definition, or is refused."""
 
-from __future__ import annotations
-
 import json
 from math import log2
 from pathlib import Path
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 
 from hybrid_cli.evaluation.measures import evaluate_run
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("workdir")
 
 DEPTHS = (1, 3, 10)
 WHOLE = ("MRR", "MRR@3", "nDCG", "MAP", "Rprec", "Bpref", "ERR", "RBP")
@@ -33,11 +31,6 @@ POOLS = {
     "32 bits": [-(1 << 31), -1, 0, (1 << 31) - 1],
     "64 bits": [-(10**10), -1, 0, 1, 10**10],
 }
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def defined(order: list[str], grades: dict[str, int], level: int, highest: int) -> dict[str, float]:
@@ -160,7 +153,6 @@ def mean(raw: dict[str, dict[str, float]], name: str, queries: int) -> float:
 
 
 def condensed(run: pl.DataFrame, qrels: pl.DataFrame, number: int) -> dict[str, float]:
-    """Return the means of condensed lists, by the command."""
     folder = Path(f"condensed-{number}")
     folder.mkdir()
     lines = (f"{qid} Q0 {docid} {rank} {-rank} x\n" for qid, docid, rank in run.iter_rows())

@@ -1,7 +1,5 @@
 """`export --format hub`: a model card from the manifests, and a folder that others open."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ QRELS = "".join(f"q{i}\td{1 + i % 3}\t1\n" for i in range(8))
 
 @pytest.fixture(scope="module")
 def encoder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder that was trained twice."""
     folder = tmp_path_factory.mktemp("hub")
     write_examples(folder / "train.parquet")
     common = ("--batch-size", "4", "--query-prefix", "query: ", "--query-max-len", "12", "--keep-epochs")
@@ -84,17 +81,14 @@ def test_the_base_model_is_that_of_the_first_training(encoder: Path, tmp_path: P
     assert "license" not in front
 
 
-def test_encoders_that_are_no_single_model_are_refused(
-    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    output = artifacts.open_output(tmp_path / "encoder", Kind.ENCODER, "test", inputs={}, options={})
+def test_encoders_that_are_no_single_model_are_refused(tiny_bert: Path, workdir: Path) -> None:
+    output = artifacts.open_output(workdir / "encoder", Kind.ENCODER, "test", inputs={}, options={})
     with output.folder() as (work, _):
         TransformerEncoder.load(tiny_bert, device="cpu", tied=False).save(work)
-    refused("export", tmp_path / "encoder", "--format", "hub", "--output", tmp_path / "x", problem="two-towers")
-    run = tmp_path / "run.trec"
+    refused("export", workdir / "encoder", "--format", "hub", "--output", workdir / "x", problem="two-towers")
+    run = workdir / "run.trec"
     run.write_text(RUN)
-    refused("export", run, "--format", "hub", "--output", tmp_path / "x", problem="unknown-choice", option="format")
+    refused("export", run, "--format", "hub", "--output", workdir / "x", problem="unknown-choice", option="format")
 
 
 def test_an_adapter_of_a_model_on_this_machine_is_merged_first(tiny_bert: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Exact search by a sum of scores, against brute force in numpy and `fuse --missing exact`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -48,7 +46,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dense_index(folder: Path, stored: np.ndarray, docids: pl.Series, index_type: str = "flat") -> Path:
-    """Build an index of vectors in shards of uneven size."""
     recipe = VectorIndex(index_type=index_type)
     claim = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={}, overwrite=False)
     with claim.folder() as (work, counts):
@@ -70,7 +67,6 @@ def random_queries(seed: int, count: int) -> tuple[np.ndarray, pl.DataFrame]:
 def brute_force(
     made: Path, names: list[str], weights: list[float], found: np.ndarray, queries: pl.DataFrame
 ) -> np.ndarray:
-    """Return the sum of all scores, [Q, N] float32."""
     total = np.zeros((len(queries), COUNT))
     for name, weight in zip(names, weights, strict=True):
         if name == "bm25":
@@ -96,7 +92,6 @@ def hits_of(index: HybridIndex, found: np.ndarray, queries: pl.DataFrame, hits: 
 
 
 def top(scores: np.ndarray, queries: pl.DataFrame, docids: pl.Series, hits: int) -> pl.DataFrame:
-    """Rank all documents, with ties broken as in every run."""
     pairs = queries.select("qid").join(docids.to_frame("docid"), how="cross")
     return runs.ranked(pairs.with_columns(score=scores.ravel()), hits)
 
@@ -184,9 +179,7 @@ def test_tuned_weights_are_read_from_their_file(tiny: Path, indexed: Path, tmp_p
     assert manifest.options["weights"] == json.loads(weights.read_text("utf-8"))["weights"]
 
 
-def test_indexes_and_options_that_do_not_fit_together_are_refused(
-    tiny: Path, indexed: Path, made: Path, tmp_path: Path
-) -> None:
+def test_indexes_that_do_not_fit_together_are_refused(tiny: Path, indexed: Path, made: Path, tmp_path: Path) -> None:
     def refused(match: str | Refusal, *names: Path, **options: Any) -> None:
         words = {"collection": tiny, "split": "test", "exact": True, **options}
         with raises(match):

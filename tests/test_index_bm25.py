@@ -1,7 +1,5 @@
 """`index-bm25`: output, reuse, tuning, weights of fields; RM3 computed by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -115,9 +113,7 @@ def test_a_corpus_without_words_can_be_indexed(tmp_path: Path, notices: Notices)
     assert lucene_run(index, queries, 5).is_empty()
 
 
-def test_different_counts_of_lucene_and_the_matrix_are_an_error(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_counts_of_lucene_are_an_error(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_cli.lexical.build.lucene.statistics", lambda folder: lucene.Statistics(12, 12, 1))
     with raises("lucene-differs", HybridError):
         index_bm25(tiny, output=tmp_path / "bm25")
@@ -178,9 +174,10 @@ def test_a_run_records_k1_and_b_and_fuse_reports_a_changed_index(tiny: Path, tmp
     found = [
         search(tiny, split="test", index=[index], output=tmp_path / f"{b}.parquet", b=b, threads=1) for b in (None, 1)
     ]
-    assert [
-        {name: artifacts.read_manifest(run).counts[name] for name in ("k1", "b")} for run in found
-    ] == [{"k1": 0.9, "b": 0.4}, {"k1": 0.9, "b": 1}]  # fmt: skip
+    assert [{name: artifacts.read_manifest(run).counts[name] for name in ("k1", "b")} for run in found] == [
+        {"k1": 0.9, "b": 0.4},
+        {"k1": 0.9, "b": 1},
+    ]
     index_bm25(tiny, output=index, k1=1.2)
     with raises("index-changed"):
         exact_source(found[0], index)
@@ -226,7 +223,6 @@ QUERIES = pl.DataFrame({"qid": ["a", "b", "c"], "text": ["virus vaccine", "schoo
 
 
 def articles(path: Path, numbers: range) -> Path:
-    """Write articles with titles, abstracts and bodies of random words; some fields are empty or missing."""
     draw = random.Random(numbers.start)
     rows = [
         {

@@ -1,10 +1,7 @@
 """`update` of an index: the new index equals one that is built at once, and a kill loses nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +12,6 @@ import pytest
 from command import Refusal, hybrid, refusal
 from hypothesis import given
 from hypothesis import strategies as some
-from processes import run
 from small_postings import count
 
 from hybrid_cli import artifacts, storage
@@ -33,9 +29,7 @@ WORDS = some.lists(some.lists(some.sampled_from("abcdef"), max_size=6), max_size
 
 
 @given(base=WORDS, added=WORDS, data=some.data())
-def test_extended_postings_equal_a_new_count(
-    base: list[list[str]], added: list[list[str]], data: some.DataObject
-) -> None:
+def test_extended_postings_equal_new_ones(base: list[list[str]], added: list[list[str]], data: some.DataObject) -> None:
     kept = np.array([data.draw(some.booleans()) for _ in base], bool)
     found = count(base).extended(kept, count(added))
     whole = count([words for words, keep in zip(base, kept, strict=True) if keep] + added)
@@ -83,16 +77,14 @@ def build(name: str, corpus: str, output: str) -> None:
 
 
 @pytest.fixture
-def here(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(parts: Path, workdir: Path) -> Path:
     for path in parts.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (workdir / path.name).symlink_to(path)
+    return workdir
 
 
 @pytest.fixture(scope="module")
 def indexed(parts: Path) -> Path:
-    """The parts with the lexical index of the first part, and the index after an update."""
     listed: dict[str, list[str]] = {
         "unknown": ["nowhere"],
         "all": docids(parts / "first.parquet").to_list(),
@@ -252,9 +244,7 @@ def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, on
         ("bm25-newer,flat", refusal("other-corpus", path="flat", other="bm25-newer", corpus="newer.parquet", count=1)),
     ],
 )
-def test_indexes_of_which_one_was_changed_are_not_searched_together(
-    lexical: Path, indexes: str, problem: Refusal
-) -> None:
+def test_a_changed_index_is_not_searched_with_another(lexical: Path, indexes: str, problem: Refusal) -> None:
     build("flat", "first.parquet", "flat")
     write_corpus(Path("newer.parquet"), collection.scan(Path("added.parquet")).drop("corpus_row").collect().tail(1))
     for command in (
@@ -267,10 +257,7 @@ def test_indexes_of_which_one_was_changed_are_not_searched_together(
     assert (done.code, done.is_problem(problem)) == (2, True), done
 
 
-def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(workdir: Path) -> None:
 
     def batch(name: str, number: int) -> None:
         Path("docs.csv").write_text(f"id,text\nn{number},walrus {number}\n")
@@ -325,32 +312,6 @@ def test_unusable_changes_are_refused(lexical: Path, words: str, message: str | 
     assert done.is_problem(message)
     assert done.err.count("\n") == 1
     assert not Path("out").exists()
-
-
-KILLED = """
-import os, signal
-from hybrid_cli.artifacts import output
-from hybrid_cli.cli import main
-from hybrid_cli.lexical import build
-def die(*_): os.kill(os.getpid(), signal.SIGKILL)
-{} = die
-main()
-"""
-
-
-@pytest.mark.heavy
-def test_a_killed_update_loses_nothing_and_can_be_repeated(lexical: Path) -> None:
-    before = storage.fingerprint(Path("bm25"))
-    words = ["update", "bm25", "--add", "added.parquet", "--output", "out", "--threads", "1"]
-    for moment in ("build.lucene.update", "output.Output._publish"):
-        done = run(KILLED.format(moment), *words)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert not Path("out").exists()
-    assert storage.fingerprint(Path("bm25")) == before
-    assert hybrid("inspect", "--verify", "bm25").code == 0
-    assert hybrid(*words).code == 0
-    assert contents("out") == contents("bm25-2")
-    assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
 def test_a_failed_merge_of_lucene_is_an_error_in_one_line(indexed: Path, tmp_path: Path) -> None:

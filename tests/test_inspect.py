@@ -1,7 +1,5 @@
 """The command `inspect`: artifacts, files that hybrid did not write, and the memory table."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -23,7 +21,6 @@ from hybrid_cli.storage import Kind
 
 
 def inspect(path: Path) -> dict[str, Any]:
-    """Describe a path, and print the description as the command does."""
     settings = Inspect([str(path)])
     described: dict[str, Any] = stage(settings)
     show(described, settings)
@@ -41,7 +38,6 @@ def make_run(path: Path, inputs: dict[str, Path], documents: int = 1) -> Path:
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Path:
-    """Return a run whose input is a run whose input is a text file."""
     (tmp_path / "topics.tsv").write_text("q\twords\n")
     first = make_run(tmp_path / "first.parquet", {"queries": tmp_path / "topics.tsv"}, 5)
     return make_run(tmp_path / "second.parquet", {"run": first})
@@ -133,9 +129,7 @@ def test_fusion_weights_have_method_weights_and_evidence(
     assert "first lines" not in printed
 
 
-def test_a_static_encoder_has_the_longest_vectors_of_its_tables(
-    tiny_lambda: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_static_encoder_has_its_longest_vectors(tiny_lambda: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from safetensors.numpy import load_file
 
     found = inspect(tiny_lambda)["weights"]
@@ -181,7 +175,6 @@ def test_folders_are_recognized_by_their_files(tiny_bert: Path, tmp_path: Path) 
 
 @pytest.fixture
 def searched(tiny: Path, tiny_lambda: Path, tmp_path: Path) -> list[str]:
-    """Return runs of BM25, of a dense index, and of both."""
     index = encode(tiny, model=str(tiny_lambda), output=tmp_path / "index")
     dense = search(tiny, split="test", index=index, output=tmp_path / "dense.parquet")
     bm25 = search(tiny, split="test", index=tiny_lambda.parent / "bm25", output=tmp_path / "bm25.parquet")

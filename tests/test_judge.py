@@ -1,7 +1,5 @@
 """`judge` with answers from standard input: orders, the files, undo, resumption, weights, bad input."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
@@ -11,12 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Done, Refusal, hybrid, raises, refusal
-from judging import DOCIDS, FIRST, QIDS, SECOND, Dying, Killed, lines_of, opinion, write_runs
+from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of
+from small_artifacts import open_output, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.journal import SKIPPED
 from hybrid_cli.collections.judgments import FileJudgments, skipped_path
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_positions
@@ -25,28 +23,17 @@ from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, prior_values, query_v
 from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
 from hybrid_cli.reporting.tables import figure
-from hybrid_cli.storage import Kind, disk
-
-
-@pytest.fixture
-def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "tiny").symlink_to(tiny)
-    write_runs(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
+from hybrid_cli.storage import Kind
 
 RUNS = [f"{FIRST}.trec", f"{SECOND}.trec"]
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, answers: str, *options: object, output: str = "mine.tsv") -> Done:
-    """Run `judge` with one answer per character."""
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{answer}\n" for answer in answers)))
     return hybrid("judge", "tiny", "--split", "test", *RUNS, "--output", output, *options)
 
 
 def shown_hits(out: str) -> list[tuple[str, str]]:
-    """Return query and title of each hit that was printed."""
     lines = out.splitlines()
     return [
         (line.removeprefix("query: "), lines[number + 1].partition(": ")[2])
@@ -55,7 +42,7 @@ def shown_hits(out: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_pool_has_the_first_hits_of_every_run_once(here: Path) -> None:
+def test_a_pool_has_the_first_hits_of_every_run_once(two_runs: Path) -> None:
     opened = [runs.open_run(Path(path)) for path in RUNS]
     for depth in (1, 3):
         found = {pool.qid: set(pool.docids) for pool in pools(opened, depth, seed=1)}
@@ -64,7 +51,7 @@ def test_a_pool_has_the_first_hits_of_every_run_once(here: Path) -> None:
             assert found[qid] == set(tops[0]) | set(tops[1])
 
 
-def test_queries_with_different_hits_come_first_and_seeds_change_the_order(here: Path) -> None:
+def test_queries_with_different_hits_come_first_and_seeds_change_the_order(two_runs: Path) -> None:
     opened = [runs.open_run(Path(path)) for path in RUNS]
     found = pools(opened, 4, seed=1)
     shares = [pool.disagreement for pool in found]
@@ -76,7 +63,7 @@ def test_queries_with_different_hits_come_first_and_seeds_change_the_order(here:
     assert pools(opened, 4, seed=1) == found
 
 
-def test_the_order_of_hits_is_unrelated_to_the_run_and_its_ranks(here: Path) -> None:
+def test_the_order_of_hits_is_unrelated_to_the_run_and_its_ranks(two_runs: Path) -> None:
     """A third run with other hits does not reorder the first ones; the place does not identify the run."""
     opened = [runs.open_run(Path(path)) for path in RUNS]
     alone = {pool.qid: pool.docids for pool in pools(opened[:1], 4, seed=3)}
@@ -87,13 +74,13 @@ def test_the_order_of_hits_is_unrelated_to_the_run_and_its_ranks(here: Path) -> 
     assert 0.4 < float(np.mean(firsts)) < 0.8
 
 
-def test_a_query_that_one_run_alone_answers_comes_last(here: Path) -> None:
+def test_a_query_that_one_run_alone_answers_comes_last(two_runs: Path) -> None:
     Path("more.trec").write_text(f"t1 Q0 {DOCIDS[0]} 1 1 x\n")
     opened = [runs.open_run(Path(RUNS[0])), runs.open_run(Path("more.trec"))]
     assert {pool.disagreement for pool in pools(opened, 4, seed=1)} == {0.0}
 
 
-def test_answers_become_qrels_that_other_commands_read(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_become_qrels_that_other_commands_read(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = judged(monkeypatch, "3021s" * 20, "--stop-after", 3)
     assert done.code == 0, done.err
     rows = lines_of(Path("mine.tsv"))
@@ -111,7 +98,7 @@ def test_answers_become_qrels_that_other_commands_read(here: Path, monkeypatch: 
     assert collection.read_qrels(collection.qrels_path(Path("copy"), "dev")).height == len(rows)
 
 
-def test_nothing_that_is_printed_names_a_run_a_rank_or_a_score(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_is_printed_names_a_run_a_rank_or_a_score(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = judged(monkeypatch, "0" * 100, "--stop-after", 6)
     assert len(shown_hits(done.out)) > 20
     assert FIRST not in done.out
@@ -119,7 +106,7 @@ def test_nothing_that_is_printed_names_a_run_a_rank_or_a_score(here: Path, monke
     assert ".trec" not in done.out
 
 
-def test_it_stops_after_enough_queries_and_continues_for_more(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_after_enough_queries_and_continues_for_more(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = judged(monkeypatch, "1" * 100, "--stop-after", 2)
     assert first.says("judged", queries=2)
     before = Path("mine.tsv").read_text()
@@ -133,7 +120,7 @@ def test_it_stops_after_enough_queries_and_continues_for_more(here: Path, monkey
     assert not judged(monkeypatch, "1" * 100, "--stop-after", 6).says("enough-judged"), "no query is left"
 
 
-def test_a_query_of_which_all_hits_are_skipped_is_not_judged(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_of_which_all_hits_are_skipped_is_not_judged(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = judged(monkeypatch, "n" + "1" * 8, "--stop-after", 1)
     assert done.says("judged", queries=1)
     qids = {row[0] for row in lines_of(Path("mine.tsv"))}
@@ -145,7 +132,7 @@ def test_a_query_of_which_all_hits_are_skipped_is_not_judged(here: Path, monkeyp
 
 
 @pytest.mark.parametrize(("before", "kept"), [("2", "1"), ("s", "1"), ("n", "1"), ("20", "21"), ("2n", "21")])
-def test_undo_takes_back_the_last_answer(here: Path, monkeypatch: pytest.MonkeyPatch, before: str, kept: str) -> None:
+def test_undo_takes_one_answer_back(two_runs: Path, monkeypatch: pytest.MonkeyPatch, before: str, kept: str) -> None:
     judged(monkeypatch, before + "u1q")
     judged(monkeypatch, kept + "q", output="other.tsv")
     assert Path("mine.tsv").read_bytes() == Path("other.tsv").read_bytes()
@@ -174,81 +161,7 @@ def test_all_pages_of_a_text_are_reachable() -> None:
     assert set(words) <= seen
 
 
-def _answer_all(path: Path, pairs: list[tuple[str, str]]) -> None:
-    judgments = FileJudgments(path)
-    for pair in pairs:
-        if pair not in judgments.grades:
-            answer = opinion(*pair)
-            judgments.add(pair[0], [pair[1]], SKIPPED if answer == "s" else int(answer))
-    judgments.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 0.99, 1.0])
-def test_a_kill_at_any_operation_loses_no_earlier_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
-) -> None:
-    pairs = [(qid, docid) for qid in ("q 1", "q2") for docid in ("d1", "d 2", "d11", "日本")]
-    _answer_all(tmp_path / "whole.tsv", pairs)
-    whole = (tmp_path / "whole.tsv").read_bytes(), (tmp_path / "whole.tsv.skipped").read_bytes()
-    kills = 0
-    for last in range(1, 100):
-        path = tmp_path / f"{last}.tsv"
-        dying = Dying(last, part)
-        monkeypatch.setattr(disk, "device", dying)
-        try:
-            _answer_all(path, pairs)
-        except Killed:
-            kills += 1
-        monkeypatch.setattr(disk, "device", disk.Disk())
-        done = (dying.count - 3) // 2  # each answer is a write and a sync, after the syncs of two new names
-        kept = FileJudgments(path)
-        assert len(kept.grades) >= done
-        kept.close()
-        _answer_all(path, pairs)
-        assert (path.read_bytes(), skipped_path(path).read_bytes()) == whole
-    assert kills == 2 + 2 * len(pairs)
-
-
-def test_a_file_cut_at_any_byte_is_completed(tmp_path: Path) -> None:
-    pairs = [("q 1", "d1"), ("q2", "3"), ("q2", "33"), ("q3", "-1")]
-    path = tmp_path / "mine.tsv"
-    judgments = FileJudgments(path)
-    for qid, docid in pairs:
-        judgments.add(qid, [docid], 3)
-    judgments.close()
-    whole = path.read_bytes()
-    for size in range(len(whole) + 1):
-        path.write_bytes(whole[:size])
-        found = FileJudgments(path)
-        complete = whole[: size + 1].count(b"\n")  # a line without its line break is complete
-        assert list(found.grades) == pairs[:complete], size
-        for qid, docid in pairs[complete:]:
-            found.add(qid, [docid], 3)
-        found.close()
-        assert path.read_bytes() == whole, size
-
-
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(disk.Disk):
-        def write(self, file: io.FileIO, data: memoryview) -> int:
-            if len(data) > 3:
-                return super().write(file, data[:3])
-            raise OSError(28, "No space left on device")
-
-    judgments = FileJudgments(tmp_path / "mine.tsv")
-    judgments.add("q", ["d"], 1)
-    before = (tmp_path / "mine.tsv").read_bytes()
-    monkeypatch.setattr(disk, "device", Full())
-    with pytest.raises(OSError, match="No space left"):
-        judgments.add("q", ["abcdef"], 1)
-    assert (tmp_path / "mine.tsv").read_bytes() == before
-    assert list(judgments.grades) == [("q", "d")]
-
-
-def test_the_values_of_a_query_equal_an_evaluation_of_the_fused_runs(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_values_of_a_query_are_those_of_the_fused_runs(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged(monkeypatch, "2031" * 20, "--stop-after", 6)
     qrels = collection.read_qrels(Path("mine.tsv"))
     opened = [runs.open_run(Path(path)) for path in RUNS]
@@ -292,19 +205,13 @@ def test_the_prior_is_for_a_lexical_and_a_dense_run(tmp_path: Path, kinds: tuple
     places = {}
     for name, kind in zip("ab", kinds, strict=True):
         index = tmp_path / f"index-{name}"
-        with artifacts.open_output(index, Kind(kind), "test", inputs={}, options={}).folder() as (folder, _):
+        with open_output(index, kind=Kind(kind)).folder() as (folder, _):
             (folder / "data").write_text(name)
-        output = artifacts.open_output(
-            tmp_path / f"{name}.parquet", Kind.RUN, "test", inputs={"index": index}, options={}
-        )
-        output.write([runs.empty().to_arrow()], queries=0)
-        places[name] = output.path
+        places[name] = write_run(tmp_path / f"{name}.parquet", inputs={"index": index})
     assert (prior_values(lineage.dense_side(places), "nDCG@10") is not None) == known
 
 
-def test_the_weight_is_shown_for_two_runs_and_unjudged_queries_have_none(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_weight_is_shown_for_two_judged_runs(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(monkeypatch, "1q").says("judged", weight=None)
     done = judged(monkeypatch, "1" * 50, "--stop-after", 2)
     (weight,) = (notice.fields["weight"] for notice in done.notices.heard if notice.code == "judged")
@@ -333,7 +240,7 @@ def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    here: Path, monkeypatch: pytest.MonkeyPatch, answers: str, options: tuple[object, ...], message: str | Refusal
+    two_runs: Path, monkeypatch: pytest.MonkeyPatch, answers: str, options: tuple[object, ...], message: str | Refusal
 ) -> None:
     done = judged(monkeypatch, answers, *options)
     assert done.code == 2
@@ -353,7 +260,7 @@ def test_bad_input_is_one_line(
     ],
 )
 def test_an_output_that_cannot_be_used(
-    here: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, message: str | Refusal
+    two_runs: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | None, message: str | Refusal
 ) -> None:
     if content is not None:
         Path(name).write_text(content)
@@ -364,7 +271,7 @@ def test_an_output_that_cannot_be_used(
     assert not skipped_path(Path(name)).exists()
 
 
-def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_another_split_or_collection_are_refused(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n"))
     done = hybrid("judge", "tiny", "--split", "train", *RUNS, "--output", "mine.tsv")
     assert (done.problem, done.fields["option"]) == ("other-queries", "split")
@@ -379,13 +286,13 @@ def test_runs_of_another_split_or_collection_are_refused(here: Path, monkeypatch
     assert not list(Path().glob("near.tsv*")), "refused before the first question"
 
 
-def test_an_end_without_answers_is_explained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_without_answers_is_explained(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = judged(monkeypatch, "")
     assert done.code == 0
     assert done.warnings == ["no-answers"]
 
 
-def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sessions_cannot_write_one_file(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hybrid_cli.artifacts.output import stage_scope
 
     with stage_scope():
@@ -399,7 +306,7 @@ def test_two_sessions_cannot_write_one_file(here: Path, monkeypatch: pytest.Monk
     assert not list(Path().glob(".*"))
 
 
-def test_a_file_written_by_hand_is_extended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_written_by_hand_is_extended(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.txt").write_text("003 0 lungs 3\n003 0 salt 1")
     assert judged(monkeypatch, "1q", output="mine.txt").code == 0
     assert collection.read_qrels(Path("mine.txt")).height == 3

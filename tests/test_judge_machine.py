@@ -1,7 +1,5 @@
 """`judge` by a model behind a chat API, a reranker or a command: prompt, journal, bad servers, bad answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -17,7 +15,8 @@ from typing import Any, cast
 
 import pytest
 from command import Done, hybrid, raises
-from judging import FIRST, QIDS, SECOND, lines_of, write_runs
+from judging import FIRST, QIDS, SECOND, lines_of
+from tiny_collection import write_lines
 
 from hybrid_cli.collections.judgments import FileJudgments
 from hybrid_cli.collections.readers.qrels import judgment_rows
@@ -39,7 +38,6 @@ Reply = Callable[[dict[str, Any]], tuple[int, str]]
 
 
 def data_of(body: dict[str, Any]) -> dict[str, str]:
-    """Return the object between the marks."""
     return cast("dict[str, str]", json.loads(body["messages"][1]["content"].split("\n")[1]))
 
 
@@ -57,8 +55,6 @@ def good(body: dict[str, Any]) -> tuple[int, str]:
 
 
 def after(seconds: float) -> Reply:
-    """Return a reply that takes some time."""
-
     def reply(body: dict[str, Any]) -> tuple[int, str]:
         time.sleep(seconds)
         return good(body)
@@ -106,13 +102,9 @@ def server() -> Iterator[Server]:
     started.close()
 
 
-@pytest.fixture
-def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "tiny").symlink_to(tiny)
-    write_runs(tmp_path)
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_cli.stages.judge.machines.DELAYS", (0.0, 0.0))
-    return tmp_path
 
 
 def judged(server: Server | str, *options: object, output: str = "machine.tsv") -> Done:
@@ -121,7 +113,7 @@ def judged(server: Server | str, *options: object, output: str = "machine.tsv") 
     return hybrid(*words, *options)
 
 
-def test_a_model_judges_the_pool_of_all_weights(here: Path, server: Server) -> None:
+def test_a_model_judges_the_pool_of_all_weights(two_runs: Path, server: Server) -> None:
     done = judged(server)
     assert done.code == 0, done.err
     rows = lines_of(Path("machine.tsv"))
@@ -137,7 +129,7 @@ def test_a_model_judges_the_pool_of_all_weights(here: Path, server: Server) -> N
         assert body["response_format"]["json_schema"]["schema"]["required"] == ["id", "grade"]
 
 
-def test_the_key_goes_to_the_named_server_alone(here: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_goes_to_one_server_alone(two_runs: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_API_KEY", "secret")
     assert judged(server).code == 0
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret"}
@@ -151,7 +143,7 @@ def test_the_key_goes_to_the_named_server_alone(here: Path, server: Server, monk
     other.close()
 
 
-def test_the_same_command_asks_nothing_again(here: Path, server: Server) -> None:
+def test_the_same_command_asks_nothing_again(two_runs: Path, server: Server) -> None:
     judged(server)
     before, calls = Path("machine.tsv").read_text(), len(server.bodies)
     done = judged(server)
@@ -162,10 +154,8 @@ def test_the_same_command_asks_nothing_again(here: Path, server: Server) -> None
     assert "Prefer the sea." in server.bodies[-1]["messages"][0]["content"]
 
 
-def test_texts_that_are_cut_are_counted(here: Path, server: Server) -> None:
-    Path("docs.jsonl").write_text(
-        "".join(json.dumps({"id": f"d{n}", "text": "salt " * (n * 1000)}) + "\n" for n in range(1, 4))
-    )
+def test_texts_that_are_cut_are_counted(two_runs: Path, server: Server) -> None:
+    write_lines(Path("docs.jsonl"), *({"id": f"d{n}", "text": "salt " * (n * 1000)} for n in range(1, 4)))
     Path("queries.tsv").write_text("q1\twhat is salt\n")
     prepare(PrepareFiles([Path("docs.jsonl")], queries=["test=queries.tsv"], output=Path("long")))
     Path("long.trec").write_text("".join(f"q1 Q0 d{n} {n} {4 - n} x\n" for n in range(1, 4)))
@@ -175,7 +165,7 @@ def test_texts_that_are_cut_are_counted(here: Path, server: Server) -> None:
     assert not judged(server, output="short.tsv").says("truncated-documents")
 
 
-def test_calls_are_limited_and_the_rest_follows(here: Path, server: Server) -> None:
+def test_calls_are_limited_and_the_rest_follows(two_runs: Path, server: Server) -> None:
     first = judged(server, "--max-calls", 3)
     assert first.says("max-calls", option="max_calls")
     assert (len(server.bodies), len(lines_of(Path("machine.tsv")))) == (3, 3)
@@ -184,7 +174,7 @@ def test_calls_are_limited_and_the_rest_follows(here: Path, server: Server) -> N
     assert len(server.bodies) == len(lines_of(Path("machine.tsv")))
 
 
-def test_a_killed_command_resumes(here: Path, server: Server) -> None:
+def test_a_killed_command_resumes(two_runs: Path, server: Server) -> None:
     server.reply = after(0.05)
     words = [sys.executable, "-m", "hybrid_cli", "judge", "tiny", "--split", "test", *RUNS, "--llm", server.url]
     words += ["--model", "some/model", "--output", "machine.tsv", "--concurrency", "1"]
@@ -227,7 +217,7 @@ def test_the_key_depends_on_model_guidelines_and_texts() -> None:
     assert [message["role"] for message in messages(QUESTION, "k" * 64)] == ["system", "user"]
 
 
-def test_a_server_that_is_slow_or_down_is_reported(here: Path, server: Server) -> None:
+def test_a_server_that_is_slow_or_down_is_reported(two_runs: Path, server: Server) -> None:
     server.reply = after(1.0)
     assert judged(server, "--timeout", 0.1, "--concurrency", 1).problem == "server-down"
     server.close()
@@ -237,37 +227,37 @@ def test_a_server_that_is_slow_or_down_is_reported(here: Path, server: Server) -
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_errors_of_a_moment_are_retried(here: Path, server: Server, status: int) -> None:
+def test_errors_of_a_moment_are_retried(two_runs: Path, server: Server, status: int) -> None:
     server.reply = lambda body: (status, "busy") if len(server.bodies) % 2 else good(body)
     assert judged(server, "--concurrency", 1).says("judged", left=0)
 
 
-def test_a_refusal_is_not_retried(here: Path, server: Server) -> None:
+def test_a_refusal_is_not_retried(two_runs: Path, server: Server) -> None:
     server.reply = lambda body: (401, "no key\x1b[2J")
     done = judged(server, "--concurrency", 1)
     assert (done.problem, done.fields["status"], len(server.bodies)) == ("server-refuses", 401, 1)
     assert "\x1b" not in done.err
 
 
-def test_a_server_without_structured_output_gets_plain_requests(here: Path, server: Server) -> None:
+def test_a_server_without_structured_output_gets_plain_requests(two_runs: Path, server: Server) -> None:
     server.reply = lambda body: (400, "unknown field response_format") if "response_format" in body else good(body)
     assert judged(server, "--concurrency", 1).says("judged", left=0)
     assert sum("response_format" in body for body in server.bodies) == 1
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:8000", "http://"])
-def test_only_web_addresses_are_servers(here: Path, url: str) -> None:
+def test_only_web_addresses_are_servers(two_runs: Path, url: str) -> None:
     assert judged(url).is_problem("not-a-url", option="llm")
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        "I would say 2.", "", "[2]", "null", '{"id": "k", "grade": 4}', '{"id": "k", "grade": -1}',
-        '{"id": "k", "grade": 2.0}', '{"id": "k", "grade": "2"}', '{"id": "k", "grade": true}', '{"id": "k"}',
-        '{"grade": 2}', '{"id": "other", "grade": 2}', '{"id": "k", "grade": 2} done', "[" * 100_000,
+        *("I would say 2.", "", "[2]", "null", '{"id": "k"}', '{"grade": 2}', '{"id": "other", "grade": 2}'),
+        *(f'{{"id": "k", "grade": {grade}' for grade in ("4}", "-1}", "2.0}", '"2"}', "true}", "2} done")),
+        "[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_answers_that_are_no_grade_of_the_question(answer: str) -> None:
     with pytest.raises(BadAnswerError):
         grade_of_answer(answer, "k")
@@ -278,7 +268,7 @@ def test_answers_with_a_grade(answer: str) -> None:
     assert grade_of_answer(answer, "k") == 2
 
 
-def test_bad_answers_are_asked_for_again_then_skipped_and_counted(here: Path, server: Server) -> None:
+def test_bad_answers_are_asked_for_again_then_skipped_and_counted(two_runs: Path, server: Server) -> None:
     def some(body: dict[str, Any]) -> tuple[int, str]:
         return completion("prose") if grade(body) == 0 else good(body)
 
@@ -293,14 +283,14 @@ def test_bad_answers_are_asked_for_again_then_skipped_and_counted(here: Path, se
 
 
 @pytest.mark.parametrize("reply", [completion("Sure!"), (200, "<html>"), (200, '{"choices": []}'), completion(None)])
-def test_a_model_without_usable_answers_ends_the_command(here: Path, server: Server, reply: tuple[int, str]) -> None:
+def test_useless_answers_end_the_command(two_runs: Path, server: Server, reply: tuple[int, str]) -> None:
     server.reply = lambda body: reply
     done = judged(server, "--concurrency", 2)
     assert (done.code, done.problem) == (1, "unusable-answers")
     assert len(server.bodies) < 30
 
 
-def test_one_grade_for_all_is_warned_about(here: Path, server: Server) -> None:
+def test_one_grade_for_all_is_warned_about(two_runs: Path, server: Server) -> None:
     def zero(body: dict[str, Any]) -> tuple[int, str]:
         content = json.loads(json.loads(good(body)[1])["choices"][0]["message"]["content"])
         return completion(json.dumps(content | {"grade": 0}))
@@ -309,7 +299,7 @@ def test_one_grade_for_all_is_warned_about(here: Path, server: Server) -> None:
     assert judged(server).says("one-grade")
 
 
-def test_files_of_people_and_machines_are_not_mixed(here: Path, server: Server) -> None:
+def test_files_of_people_and_machines_are_not_mixed(two_runs: Path, server: Server) -> None:
     Path("anna.tsv").write_text("t1\tanna\td1\t2\n")
     before = Path("anna.tsv").read_text()
     assert judged(server, output="anna.tsv").is_problem("foreign-file", path="anna.tsv")
@@ -325,13 +315,13 @@ def test_files_of_people_and_machines_are_not_mixed(here: Path, server: Server) 
     assert Path("anna.tsv").read_text() == before + "t1\tanna\td2\t3\n"
 
 
-def test_a_damaged_journal_is_refused(here: Path, server: Server) -> None:
+def test_a_damaged_journal_is_refused(two_runs: Path, server: Server) -> None:
     judged(server)
     Path("machine.tsv.answers").write_text('{"key": "a", "grade": 7}\n')
     assert judged(server).is_problem("not-an-answer", line=1)
 
 
-def test_two_processes_do_not_judge_into_one_file(here: Path, server: Server) -> None:
+def test_two_processes_do_not_judge_into_one_file(two_runs: Path, server: Server) -> None:
     codes: list[Done] = []
 
     def slow(body: dict[str, Any]) -> tuple[int, str]:
@@ -355,7 +345,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_command_judges(here: Path) -> None:
+def test_a_command_judges(two_runs: Path) -> None:
     Path("mine.py").write_text(SCRIPT)
     words = ["judge", "tiny", "--split", "test", *RUNS, "--output", "machine.tsv"]
     done = hybrid(*words, "--command", f"{sys.executable} mine.py")
@@ -374,7 +364,7 @@ for number, line in enumerate(sys.stdin):
 """
 
 
-def test_a_command_that_does_not_answer_is_ended_and_its_answers_are_kept(here: Path) -> None:
+def test_a_command_that_does_not_answer_is_ended_and_its_answers_are_kept(two_runs: Path) -> None:
     Path("slow.py").write_text(SLOW)
     words = ["judge", "tiny", "--split", "test", *RUNS, "--output", "machine.tsv", "--timeout", "0.5"]
     begin = time.monotonic()
@@ -397,7 +387,7 @@ def test_a_command_that_answers_for_another_query_is_not_believed() -> None:
     judge.close()
 
 
-def test_a_reranker_gives_grades_as_often_as_people(here: Path, server: Server, reranker: Path) -> None:
+def test_a_reranker_gives_grades_as_often_as_people(two_runs: Path, server: Server, reranker: Path) -> None:
     judged(server, output="all.tsv")  # the pool
     pairs = [(row[0], row[2]) for row in lines_of(Path("all.tsv"))]
     people = {pair: (0, 0, 1, 3)[number % 4] for number, pair in enumerate(pairs)}
@@ -416,7 +406,7 @@ def test_a_reranker_gives_grades_as_often_as_people(here: Path, server: Server, 
     assert hybrid(*words, "--qrels", "zero.tsv").is_problem("too-few-judgments", option="qrels")
 
 
-def test_a_judge_that_ranked_the_hits_is_warned_about(here: Path, server: Server, reranker: Path) -> None:
+def test_a_judge_that_ranked_the_hits_is_warned_about(two_runs: Path, server: Server, reranker: Path) -> None:
     queries, corpus = "tiny/queries.test.parquet", "tiny"
     words = ["rerank", RUNS[0], "--model", reranker, "--queries", queries, "--collection", corpus, "--device", "cpu"]
     assert hybrid(*words, "--depth", 4, "--output", "reranked.parquet").code == 0

@@ -1,7 +1,5 @@
 """`judge` in a pseudo-terminal: keys, the screen, kills at random keys, and the state of the terminal at the end."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import hybrid
-from judging import FIRST, SECOND, lines_of, opinion, write_runs
+from judging import FIRST, SECOND, lines_of, opinion
 from terminal import Terminal
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
@@ -23,15 +21,12 @@ _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Judging(Terminal):
-    """A `judge` process."""
-
     def __init__(self, *options: object, output: str = "mine.tsv"):
         super().__init__(
             "judge", "tiny", "--split", "test", f"{FIRST}.trec", f"{SECOND}.trec", "--output", output, *options
         )
 
     def screens(self) -> list[str]:
-        """Return the text of every complete screen."""
         drawn = self.received.decode("utf-8", "replace").split(CLEAR)[1:]
         return [text for text in (_STYLE.sub("", each) for each in drawn) if "queries judged" in text]
 
@@ -44,16 +39,7 @@ class Judging(Terminal):
         return self.screens()[number - 1]
 
 
-@pytest.fixture
-def here(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "tiny").symlink_to(tiny)
-    write_runs(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def pair_on(screen: str) -> tuple[str, str]:
-    """Return qid and docid of the hit on a screen."""
     lines = [line.strip() for line in screen.splitlines()]
     (qid,) = {QUERIES[line] for line in lines if line in QUERIES}
     rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
@@ -65,7 +51,7 @@ def stored() -> dict[tuple[str, str], str]:
     return found | {(qid, docid): "s" for qid, _, docid, _ in lines_of(Path("mine.tsv.skipped"))}
 
 
-def test_keys_grade_skip_undo_page_and_quit(here: Path) -> None:
+def test_keys_grade_skip_undo_page_and_quit(two_runs: Path) -> None:
     session = Judging()
     first = session.wait_for_screen(1)
     assert len(first.split("\n")) == 24
@@ -96,7 +82,7 @@ def test_keys_grade_skip_undo_page_and_quit(here: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["ctrl-c", signal.SIGTERM, signal.SIGHUP])
-def test_an_interruption_keeps_the_answers_and_restores_the_terminal(here: Path, ending: str | signal.Signals) -> None:
+def test_an_interruption_keeps_answers_and_terminal(two_runs: Path, ending: str | signal.Signals) -> None:
     session = Judging()
     before = termios.tcgetattr(session.terminal)
     first = session.wait_for_screen(1)
@@ -119,7 +105,7 @@ def rows_of() -> list[dict[str, object]]:
     return [json.loads(line) for line in Path("mine.jsonl").read_text("utf-8").splitlines()]
 
 
-def test_later_a_reason_and_the_list_change_answers_in_the_journal(here: Path) -> None:
+def test_later_a_reason_and_the_list_change_answers_in_the_journal(two_runs: Path) -> None:
     session = Judging("--rater", "anna", output="mine.jsonl")
     first = pair_on(session.wait_for_screen(1))
     session.press(b"w")
@@ -151,13 +137,12 @@ def test_later_a_reason_and_the_list_change_answers_in_the_journal(here: Path) -
     assert "2 judgments; " in session.end().replace("\r\n", " ")
     rows = rows_of()
     assert [(row["qid"], row["docid"]) for row in rows] == [first, second, third, second]
-    assert [(row["grade"], row.get("reason"), row.get("later")) for row in rows] == [
-        (None, None, True), (None, "query unclear", None), (1, None, None), (2, None, None)
-    ]  # fmt: skip
+    expected = [(None, None, True), (None, "query unclear", None), (1, None, None), (2, None, None)]
+    assert [(row["grade"], row.get("reason"), row.get("later")) for row in rows] == expected
     assert all(row["rater"] == "anna" and row["query"] and 0 <= float(str(row["seconds"])) < 60 for row in rows)
 
 
-def test_pages_of_a_long_text_and_the_first_match(here: Path) -> None:
+def test_pages_of_a_long_text_and_the_first_match(two_runs: Path) -> None:
     Path("tiny").unlink()
     filler = " ".join(f"word{number}" for number in range(900))
     documents = "".join(
@@ -194,7 +179,7 @@ def test_pages_of_a_long_text_and_the_first_match(here: Path) -> None:
     assert session.code == 0
 
 
-def test_a_qrels_file_stores_no_reasons_and_no_changes(here: Path) -> None:
+def test_a_qrels_file_stores_no_reasons_and_no_changes(two_runs: Path) -> None:
     session = Judging()
     first = pair_on(session.wait_for_screen(1))
     session.press(b"1")
@@ -213,7 +198,7 @@ def test_a_qrels_file_stores_no_reasons_and_no_changes(here: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_killed_at_random_keys_and_resumed_it_ends_like_an_undisturbed_session(here: Path) -> None:
+def test_killed_at_random_keys_and_resumed_it_ends_like_an_undisturbed_session(two_runs: Path) -> None:
     """kill -9 after a random number of answers: before or after the next screen, and while the disk is written."""
     chance = random.Random(7)
     answered: dict[tuple[str, str], str] = {}

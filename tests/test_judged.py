@@ -1,7 +1,5 @@
 """Judgments without a collection, and runs without judgments: what belongs to them is found through manifests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -16,10 +14,7 @@ def ran(*words: object) -> Done:
     return done
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused commands must not change the current folder."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("workdir")  # refused commands must not change the current folder
 
 
 @pytest.fixture(scope="module")

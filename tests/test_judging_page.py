@@ -1,7 +1,5 @@
 """Judging in the served page: its routes with good and bad input, and the view in a browser."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -52,7 +50,6 @@ def shared(folder: Path) -> Path:
 
 
 def state(server: Served, rater: str, **pair: str) -> dict[str, Any]:
-    """Return the state of a person, when the pools are ready."""
     while True:
         answer = server.get("/api/judging", rater=rater, **pair)
         assert answer.status == 200, answer.body
@@ -65,7 +62,6 @@ def post(server: Served, body: Any, path: str = "/api/judgments") -> Answer:
 
 
 def answered(server: Served, rater: str, number: int, **changes: Any) -> dict[str, Any]:
-    """Answer the current hit of a person; return the answer of the server."""
     hit = state(server, rater)["hit"]
     body = {"rater": rater, "id": f"{rater}-{number:08}", "qid": hit["qid"], "docid": hit["docid"], **changes}
     done = post(server, {name: value for name, value in body.items() if value is not None})
@@ -109,18 +105,21 @@ def test_grades_skips_later_and_undo_are_lines(server: Served, shared: Path) -> 
     hits.append(pair_of(answered(server, "anna", 1, grade=3, seconds=2.54)))
     hits.append(pair_of(answered(server, "anna", 2, skip=True, reason="query unclear")))
     content = answered(server, "anna", 3, later=True)
-    assert content["progress"] | {"judged": 0, "queries": 0} == {
-        "answers": 1, "skipped": 1, "later": 1, "judged": 0, "queries": 0
-    }  # fmt: skip
+    expected = {"answers": 1, "skipped": 1, "later": 1, "judged": 0, "queries": 0}
+    assert content["progress"] | {"judged": 0, "queries": 0} == expected
     undone = post(server, {"rater": "anna", "id": "anna-undo-1", "undo": True}).json
     assert tuple(undone["undone"]) == hits[2] == pair_of(undone)
     again = post(server, {"rater": "anna", "id": "anna-undo-1", "undo": True}).json
     assert pair_of(again) == hits[2], "a repeated request undoes nothing more"
     rows = [row for row in rows_of(shared) if row["rater"] == "anna"]
     assert [(row["qid"], row["docid"]) for row in rows] == [*hits, hits[2]]
-    assert [(row.get("grade"), row.get("reason"), row.get("later"), row.get("undo")) for row in rows] == [
-        (3, None, None, None), (None, "query unclear", None, None), (None, None, True, None), (None, None, None, True)
-    ]  # fmt: skip
+    listed: list[tuple[object, ...]] = [
+        (3, None, None, None),
+        (None, "query unclear", None, None),
+        (None, None, True, None),
+    ]
+    listed += [(None, None, None, True)]
+    assert [(row.get("grade"), row.get("reason"), row.get("later"), row.get("undo")) for row in rows] == listed
     assert (rows[0]["seconds"], bool(rows[0]["query"]), rows[0]["id"]) == (2.5, True, "anna-00000001")
 
 
@@ -142,7 +141,7 @@ def test_an_earlier_answer_is_shown_and_changed(server: Served, shared: Path) ->
     listed = server.get("/api/judging/answered", rater="change").json
     assert [(query["qid"], [(h["docid"], h["grade"]) for h in query["hits"]]) for query in listed["queries"]] == [
         (qid, [(docid, 3)])
-    ]  # fmt: skip
+    ]
     assert [row["grade"] for row in rows_of(shared) if row["rater"] == "change"] == [1, 3]
 
 
@@ -173,21 +172,19 @@ def test_people_see_the_same_hits_and_not_the_labels_of_others(server: Served, s
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-({"grade": 4}, "out-of-range"),
-({"grade": "1"}, "json-type"),
-({"grade": None}, "not-an-answer"),
-({"undo": True}, "not-an-answer"),
-({"rank": 1}, "json-unknown-field"),
-({"rater": "a b"}, "not-a-name"),
-({"docid": "nowhere"}, "not-in-pool"),
-({"id": "short"}, "unsafe-name"),
-({"seconds": -1}, "out-of-range"),
-({"reason": "x" * 201}, "unsafe-name"),
-],
-)  # fmt: skip
-def test_a_bad_answer_is_refused_and_not_stored(
-    server: Served, shared: Path, changes: dict[str, Any], code: str
-) -> None:
+        ({"grade": 4}, "out-of-range"),
+        ({"grade": "1"}, "json-type"),
+        ({"grade": None}, "not-an-answer"),
+        ({"undo": True}, "not-an-answer"),
+        ({"rank": 1}, "json-unknown-field"),
+        ({"rater": "a b"}, "not-a-name"),
+        ({"docid": "nowhere"}, "not-in-pool"),
+        ({"id": "short"}, "unsafe-name"),
+        ({"seconds": -1}, "out-of-range"),
+        ({"reason": "x" * 201}, "unsafe-name"),
+    ],
+)
+def test_a_bad_answer_is_not_stored(server: Served, shared: Path, changes: dict[str, Any], code: str) -> None:
     qid, docid = pair_of(state(server, "bad"))
     before = shared.read_bytes() if shared.exists() else b""
     body = {"rater": "bad", "id": "bad-00000001", "qid": qid, "docid": docid, "grade": 1, **changes}
@@ -262,22 +259,17 @@ def browser() -> Iterator[Any]:
 
 
 class Desk(Tab):
-    """The view of a person."""
-
     def begin(self, rater: str) -> None:
-        """Enter a name."""
         self.open("#/judge")
         self.page.fill("#rater", rater)
         self.page.keyboard.press("Enter")
         self.wait()
 
     def wait(self) -> None:
-        """Wait for a hit that can be graded."""
         self.page.wait_for_selector(".grades button:enabled")
 
     @property
     def hit(self) -> tuple[str, str]:
-        """Query and title of the hit."""
         return self.page.text_content(".to-judge .query"), self.page.text_content(".to-judge .title")
 
     def press(self, key: str) -> None:
@@ -286,8 +278,9 @@ class Desk(Tab):
         self.page.keyboard.press(key)
         self.page.wait_for_function(
             "([query, title]) => document.querySelector('.to-judge .query')?.textContent !== query"
-            " || document.querySelector('.to-judge .title')?.textContent !== title", arg=list(before),
-        )  # fmt: skip
+            " || document.querySelector('.to-judge .title')?.textContent !== title",
+            arg=list(before),
+        )
         self.wait()
 
 

@@ -1,7 +1,5 @@
 """Kernels against plain arithmetic and full sorts: few and many postings, hits and ties."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -22,7 +20,6 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 
 
 def plain(impacts: Impacts, terms: list[int], order: np.ndarray, hits: int) -> list[tuple[int, float]]:
-    """Return (place in the tie order, score) of the best documents."""
     postings, rows = impacts.postings, impacts.postings.rows
     sums = np.zeros(len(postings.lengths))
     for term in terms:
@@ -35,7 +32,6 @@ def plain(impacts: Impacts, terms: list[int], order: np.ndarray, hits: int) -> l
 
 
 def flat(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the end of each list, and all lists concatenated."""
     return np.cumsum([0, *map(len, lists)]), np.array([item for each in lists for item in each], np.int64)
 
 
@@ -104,9 +100,7 @@ def test_the_reads_of_a_search_are_bounded_by_its_postings() -> None:
     spare=st.integers(1, 40),
     distinct=st.integers(1, 400),
 )
-def test_the_best_of_all_blocks_equal_a_full_sort(
-    seed: int, size: int, block: int, hits: int, spare: int, distinct: int
-) -> None:
+def test_the_best_of_blocks_are_sorted(seed: int, size: int, block: int, hits: int, spare: int, distinct: int) -> None:
     """Few distinct scores make ties, also between -0 and 0; little spare room for keys makes many selections."""
     rng = np.random.default_rng(seed)
     hits = min(hits, size)

@@ -1,7 +1,5 @@
 """Keys and lines of standard input: signals end the wait for one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,15 +3,12 @@
 The tests of `train-dense` and `encode`, which resume from checkpoints and shards, contain their own such tests.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
-import torch
 from command import hybrid
 from processes import HYBRID, Started, run
 from tiny_collection import write_tiny_source
@@ -33,40 +30,14 @@ def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 {}
 main()
 """
-STAGES = {
+STAGES = {  # a folder, a file and a file of another program; all stages are in tests/hard/kill.py
     "prepare": "prepare trec docs.jsonl --topics test=topics.test.tsv --qrels test=qrels.test.txt --output out",
-    "mine-negatives": "mine-negatives tiny --split train --index bm25 --threads 1 --output out.parquet",
-    "search": "search tiny --split test --index bm25 --threads 1 --output out.parquet",
-    "fuse": "fuse bm25.parquet other.parquet --output out.parquet",
-    "evaluate": "evaluate tiny --split test bm25.parquet --output out.parquet",
+    "fuse": "fuse bm25.parquet dense.parquet --output out.parquet",
     "export": "export bm25.parquet --format msmarco --output out.tsv",
 }
 
 
-@pytest.fixture(scope="module")
-def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the inputs of the stages."""
-    folder = tmp_path_factory.mktemp("made")
-    (folder / "tiny").symlink_to(tiny)
-    write_tiny_source(folder)
-    assert hybrid("index-bm25", tiny, "--output", folder / "bm25", "--threads", 1).code == 0
-    for name, k1 in (("bm25", 0.9), ("other", 2)):
-        command = ["search", tiny, "--split", "test", "--index", folder / "bm25", "--k1", k1]
-        assert hybrid(*command, "--output", folder / f"{name}.parquet").code == 0
-    return folder
-
-
-@pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for path in made.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)
-    return tmp_path
-
-
 def bytes_of(path: Path) -> dict[str, bytes]:
-    """Return all files of an artifact except `manifest.json`, which contains the duration, and Lucene's random ids."""
     if path.is_file():
         return {"": path.read_bytes()}
     files = {file.relative_to(path): file for file in path.rglob("*") if file.is_file()}
@@ -96,6 +67,7 @@ def wait_for(path: Path, process: Started) -> None:
     [(stage, moment) for stage in STAGES for moment in KILLED_AT if (stage, moment) != ("export", "its first rows")],
 )
 def test_a_killed_stage_leaves_no_output_and_can_be_repeated(here: Path, stage: str, moment: str) -> None:
+    write_tiny_source(here)
     words = STAGES[stage].split()
     output = Path(words[-1])
     assert hybrid(*words).code == 0
@@ -125,15 +97,15 @@ def test_a_killed_replacement_keeps_the_old_output(here: Path) -> None:
 
 
 def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) -> None:
-    process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
+    process = started("index-bm25", "collection", "--output", "out", "--threads", 1)
     wait_for(Path(".out.partial/.lucene.partial"), process)
     process.kill()
     process.wait()
     assert not Path("out").exists()
-    assert hybrid("index-bm25", "tiny", "--output", "out", "--threads", 1).code == 0
+    assert hybrid("index-bm25", "collection", "--output", "out", "--threads", 1).code == 0
     assert bytes_of(Path("out")) == bytes_of(made / "bm25")
     assert storage.fingerprint(Path("out")) == storage.fingerprint(made / "bm25")
-    command = "search tiny --split test --index out --engine lucene --output run.parquet"
+    command = "search collection --split test --index out --engine lucene --output run.parquet"
     assert hybrid(*command.split()).code == 0
     assert read_run(Path("run.parquet")).equals(read_run(Path("bm25.parquet")))
     assert hidden() == []
@@ -158,7 +130,7 @@ def test_a_signal_in_prepare_is_one_line_and_leaves_no_files(here: Path, number:
 
 @pytest.mark.parametrize(("number", "line"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])
 def test_a_signal_while_java_runs_is_one_line(here: Path, number: signal.Signals, line: str) -> None:
-    process = started("index-bm25", "tiny", "--output", "out", "--threads", 1)
+    process = started("index-bm25", "collection", "--output", "out", "--threads", 1)
     wait_for(Path(".out.partial/.lucene.partial"), process)
     process.send_signal(number)
     assert process.wait()[::2] == (128 + number, line)

@@ -1,7 +1,5 @@
 """The matrix counts the tokens of every language as Lucene does; English needs no Java."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -81,7 +79,6 @@ def texts_of(language: str, rng: Random, count: int) -> list[str]:
 
 
 def counted(analyzer: Analyzer, text: str) -> list[str]:
-    """Return the terms that Lucene indexes, one token after the other."""
     stream = analyzer.java.tokenStream(FIELD, text)
     kind = jvm.java_class("java.lang.Class").forName("org.apache.lucene.analysis.tokenattributes.CharTermAttribute")
     term = jvm.cast("java.lang.CharSequence", stream.addAttribute(kind))

@@ -1,7 +1,5 @@
 """Losses against golden values of the papers' equations."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dense indexes and collections with missing, foreign, damaged or other parts are refused by every command."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections.abc import Callable
@@ -12,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid, raises, refusal
+from command import hybrid, raises
 from sparse_models import write_checkpoint
 from tiny_collection import write_tiny_source
 
@@ -43,7 +41,6 @@ def other(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def broken(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the index, to be damaged; its files are checked again, as in a new process."""
     monkeypatch.setattr(integrity, "checked", set())
     return Path(shutil.copytree(whole, tmp_path / "broken"))
 
@@ -68,23 +65,17 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_an_index_with_other_shards_is_not_changed_or_rebuilt(
-    broken: Path, tiny: Path, tmp_path: Path, damage: str
-) -> None:
+def test_other_shards_are_not_changed_or_rebuilt(broken: Path, tiny: Path, tmp_path: Path, damage: str) -> None:
     DAMAGE[damage](broken / SHARD)
     (tmp_path / "ids.txt").write_text("salt\n")
-    file = (
-        refusal("foreign-file", path="part-99999.parquet")
-        if damage == "foreign"
-        else refusal("damaged", path="part-00001.parquet")
-    )
+    code, name = ("foreign-file", "99999") if damage == "foreign" else ("damaged", "00001")
     calls: list[Callable[[], Any]] = [
         lambda: encode(broken, index_type="sq8", output=tmp_path / "sq8"),
         lambda: update(broken, remove=tmp_path / "ids.txt", output=tmp_path / "deleted"),
         lambda: update(broken, add=tiny, output=tmp_path / "appended"),
     ]
     for call in calls:
-        with raises(file):
+        with raises(code, path=f"part-{name}.parquet"):
             call()
     assert not list(tmp_path.glob("sq8")) + list(tmp_path.glob("deleted")) + list(tmp_path.glob("appended"))
 
@@ -111,9 +102,7 @@ def test_stored_queries_need_all_shards(whole: Path, tiny: Path, tiny_lambda: Pa
         search(queries=queries, index=whole, output=tmp_path / "run.parquet")
 
 
-def test_a_shard_of_weights_that_vanishes_is_missed(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_shard_of_weights_is_missed(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_checkpoint(tmp_path / "model", "splade")
     stage: Any = importlib.import_module("hybrid_cli.stages.encode")
     written = stage.encode_documents
@@ -236,14 +225,9 @@ def test_a_column_that_one_part_has_more_does_not_matter(in_parts: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda table: table.drop_columns(["text"]),
-        lambda table: table.set_column(2, "text", pa.array(range(len(table)))),
-    ],
+    [lambda rows: rows.drop_columns(["text"]), lambda rows: rows.set_column(2, "text", pa.array(range(len(rows))))],
 )
-def test_a_part_of_another_schema_is_refused(
-    change: Callable[[pa.Table], pa.Table], in_parts: Path, tmp_path: Path
-) -> None:
+def test_another_schema_is_refused(change: Callable[[pa.Table], pa.Table], in_parts: Path, tmp_path: Path) -> None:
     parts = Path(shutil.copytree(in_parts / "corpus", tmp_path / "files"))
     rewritten(parts / "part-00001.parquet", change)
     with pytest.raises(InputError) as refused:

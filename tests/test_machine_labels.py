@@ -1,7 +1,5 @@
 """`evaluate --machine`: agreement, corrected means, and judgments that cannot be used."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +11,10 @@ import pytest
 from command import Notices, hybrid, raises, refused
 from sklearn.metrics import cohen_kappa_score
 
+from hybrid_cli.collections.collection import read_qrels
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.prediction_powered import CorrectedMean
-from hybrid_cli.reporting.agreement import Agreement
+from hybrid_cli.reporting.agreement import Agreement, conflicts
 from hybrid_cli.reporting.tables import Result
 from hybrid_cli.runs import open_run
 from hybrid_cli.stages.evaluate import evaluate
@@ -30,9 +29,8 @@ def write(path: Path, grades: Grades, rater: str = "0") -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(workdir: Path) -> Path:
     """Two runs of 60 queries; people judged 25 of them, and a machine judged all with errors."""
-    monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(5)
     true: Grades = {}
     for name, quality in (("one", 0.35), ("two", 0.5)):
@@ -46,7 +44,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     wrong = {pair: int(random.integers(0, 4)) if random.random() < 0.2 else grade for pair, grade in true.items()}
     write(Path("human.tsv"), {pair: grade for pair, grade in true.items() if int(pair[0][1:]) < PEOPLE})
     write(Path("machine.tsv"), wrong, "machine:m")
-    return tmp_path
+    return workdir
 
 
 def evaluated(qrels: str = "human.tsv", machine: str = "machine.tsv") -> dict[str, Any]:
@@ -58,9 +56,9 @@ def evaluated(qrels: str = "human.tsv", machine: str = "machine.tsv") -> dict[st
 
 def frame(path: str) -> pl.DataFrame:
     rows = [line.split("\t") for line in Path(path).read_text().splitlines()]
-    return pl.DataFrame({
-        "qid": [row[0] for row in rows], "docid": [row[2] for row in rows], "relevance": [int(row[3]) for row in rows]
-    })  # fmt: skip
+    return pl.DataFrame(
+        {"qid": [row[0] for row in rows], "docid": [row[2] for row in rows], "relevance": [int(row[3]) for row in rows]}
+    )
 
 
 def test_means_and_differences_are_corrected_query_by_query(here: Path) -> None:
@@ -166,3 +164,58 @@ def test_grades_of_a_machine_are_never_taken_for_those_of_people(here: Path, not
     notices.clear()
     hybrid("fuse", "one.trec", "two.trec", "--tune", "--qrels", "machine.tsv", "--output", "weights.json")
     assert notices.says("machine-judgments")
+
+
+@pytest.fixture
+def people(tiny: Path, workdir: Path) -> list[str]:
+    rows = read_qrels(tiny / "qrels.test.parquet").rows()
+    changed = [(qid, docid, 2 - grade if number < 2 else grade) for number, (qid, docid, grade) in enumerate(rows)]
+    for name, judgments in (("anna", rows), ("ben", changed[:-1])):
+        lines = [f"{qid}\t{name}\t{docid}\t{grade}\n" for qid, docid, grade in judgments]
+        Path(f"{name}.tsv").write_text("".join(lines))
+    return ["anna.tsv", "ben.tsv"]
+
+
+def test_agreement_of_two_people(people: list[str]) -> None:
+    done = hybrid("evaluate", "--study", "agreement", *people, "--format", "json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    (found,) = result["agreements"]
+    anna, ben = (read_qrels(Path(path)) for path in people)
+    both = anna.join(ben, on=["qid", "docid"])
+    assert found["people"] == ["anna", "ben"]
+    assert (found["pairs"], found["same"]) == (len(both), int((both["relevance"] == both["relevance_right"]).sum()))
+    expected = both.filter(pl.col("relevance") != pl.col("relevance_right")).select("qid", "docid").rows()
+    assert [(row["qid"], row["docid"]) for row in result["conflicts"]] == expected
+    assert len(expected) in (1, 2)
+    table = hybrid("evaluate", "--study", "agreement", *people)
+    assert (table.code, "anna.tsv,ben.tsv" in table.out.replace("\n", "")) == (0, True)
+    Path("cleo.tsv").write_text(Path("ben.tsv").read_text())
+    assert len(evaluate([*people, "cleo.tsv"], study="agreement").content["agreements"]) == 3  # type: ignore[union-attr]
+
+
+def test_a_grade_that_one_person_lacks_is_no_conflict() -> None:
+    one = pl.DataFrame({"qid": ["q", "q"], "docid": ["a", "b"], "relevance": [1, 2]})
+    other = pl.DataFrame({"qid": ["q"], "docid": ["a"], "relevance": [0]})
+    assert conflicts({"x": one, "y": other}).rows() == [("q", "a", 1, 0)]
+
+
+def test_only_conflicts_are_adjudicated(people: list[str], tiny: Path) -> None:
+    anna, ben = (read_qrels(Path(path)) for path in people)
+    differing = conflicts({"anna": anna, "ben": ben})
+    Path("answers.txt").write_text("3\n" * 20)
+    with open("answers.txt") as answers, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", answers)
+        done = hybrid("judge", tiny, "--split", "test", "--adjudicate", ",".join(people), "--output", "settled.tsv")
+    assert done.code == 0, done.err
+    settled = read_qrels(Path("settled.tsv"))
+    assert set(settled.select("qid", "docid").rows()) == set(differing.select("qid", "docid").rows())
+    assert set(settled["relevance"]) == {3}
+
+
+def test_what_cannot_be_compared_is_refused(people: list[str], tiny: Path) -> None:
+    Path("other.tsv").write_text("q9 0 nowhere 1\n")
+    Path("copy.tsv").write_text(Path("anna.tsv").read_text())
+    refused("evaluate", "--study", "agreement", "anna.tsv", "other.tsv", problem="no-common-judgments")
+    words = ["judge", tiny, "--split", "test", "--adjudicate", "anna.tsv,copy.tsv", "--output", "x.tsv"]
+    refused(*words, problem="no-conflicts")

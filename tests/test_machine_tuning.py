@@ -1,7 +1,5 @@
 """`fuse --tune --machine` and `compose --tune --machine`: a machine judges more queries than people."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +31,6 @@ def write(name: str, grades: Grades, rater: str = "0") -> Path:
 
 
 def first(grades: Grades, count: int) -> Grades:
-    """Return the grades of the first queries."""
     return {pair: grade for pair, grade in grades.items() if int(pair[0][1:]) < count}
 
 
@@ -46,9 +43,8 @@ def scores(queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture
-def truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Grades:
+def truth(workdir: Path) -> Grades:
     """Two runs in the folder, and the grades of all their hits, of which people know those of 30 queries."""
-    monkeypatch.chdir(tmp_path)
     relevant, values = scores(QUERIES, 1)
     for name, of_run in zip(("one", "two"), values, strict=True):
         lines = [
@@ -120,8 +116,7 @@ def test_grades_of_a_machine_that_say_nothing_change_nothing(truth: Grades, noti
         tuned("people.json", qrels="machine.tsv", machine="machine.tsv")
 
 
-def test_a_retriever_is_tuned_on_the_grades_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_retriever_is_tuned_on_the_grades_of_both(workdir: Path) -> None:
     sizes = ["red", "old", "tame", "shy", "wild"]
     animals = [f"{size} {kind}" for kind in ("cat", "dog", "owl", "fox", "cow") for size in sizes]
     documents = [{"id": f"d{n}", "text": f"The {name} sleeps. One {name} eats."} for n, name in enumerate(animals * 2)]

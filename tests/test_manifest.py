@@ -1,7 +1,5 @@
 """Manifests, checked reads and content hashes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,7 +84,7 @@ def test_check_table_names_the_file_its_kind_and_the_kind_that_is_needed(tmp_pat
         ({"score": pl.String}, refusal("other-type", column="score")),
     ],
 )
-def test_wrong_columns_are_named_with_the_type_that_is_needed(
+def test_wrong_columns_are_named_with_their_type(
     tmp_path: Path, columns: dict[str, Any], problem: str | Refusal
 ) -> None:
     frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(qid=pl.lit("7"))
@@ -112,9 +110,7 @@ def test_tables_of_others_may_have_large_strings_other_integers_and_more_columns
     assert storage.check_table(queries, Kind.QUERIES) == queries, "answers may be absent"
 
 
-def test_a_fingerprint_does_not_depend_on_the_batches_of_the_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fingerprint_does_not_depend_on_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "ROWS_PER_GROUP", 4)
     table = run_table([(f"q{i}", "ü" * (i % 3), i, float(i)) for i in range(11)])
     whole, single, odd = (tmp_path / f"{name}.parquet" for name in ("whole", "single", "odd"))
@@ -154,9 +150,7 @@ def test_the_fingerprint_of_a_folder_covers_names_and_contents_except_hidden_and
         assert fingerprint(other) != first
 
 
-def test_the_fingerprint_of_a_folder_does_not_depend_on_the_order_of_its_listing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fingerprint_of_a_folder_has_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
     listed = sorted(tmp_path.iterdir())

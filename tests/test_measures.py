@@ -1,28 +1,23 @@
 """Measures agree with pytrec_eval, follow the rank column, and cover all judged queries; recall by depth, accuracy."""
 
-from __future__ import annotations
-
+import json
+import unicodedata
 from math import log2
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 import pytrec_eval
-from command import raises
+from command import hybrid, raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_cli.evaluation.accuracy import candidates, evaluate_answers, passages, with_answers
-from hybrid_cli.evaluation.measures import (
-    coverage,
-    evaluate_run,
-    in_order,
-    judged_hits,
-    mean_of,
-    parse_measures,
-    recall_by_depth,
-)
-from hybrid_cli.runs import ranked
+from hybrid_cli.evaluation import measures
+from hybrid_cli.evaluation.accuracy import candidates, evaluate_answers, matcher, passage_form, passages, with_answers
+from hybrid_cli.evaluation.options import AnswerMatch
+from hybrid_cli.evaluation.retrieved import retrieved
+from hybrid_cli.runs import Run, ranked
 
 QRELS = pl.DataFrame(
     [("q1", "a", 3), ("q1", "b", 1), ("q1", "c", 0), ("q1", "d", 2), ("q1", "e", 1), ("q2", "m", 1), ("q3", "zz", 1)],
@@ -52,7 +47,6 @@ SPELLINGS = {
 
 
 def table(orders: dict[str, list[str]]) -> pl.DataFrame:
-    """Return a run from the ordered documents of each query; all scores are equal, so only ranks give the order."""
     rows = [(qid, docid, rank, 1.0) for qid, docids in orders.items() for rank, docid in enumerate(docids, 1)]
     schema = {"qid": pl.String, "docid": pl.String, "rank": pl.Int32, "score": pl.Float32}
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -84,7 +78,7 @@ TREC_ORDER = table({"q1": ["b", "x", "a", "c", "y", "d"], "q2": ["n", "m"]})
     ],
 )
 def test_golden_values_in_trec_evals_order(measure: str, level: int, q1: float, q2: float) -> None:
-    values = evaluate_run(TREC_ORDER, QRELS, [measure], level)
+    values = measures.evaluate_run(TREC_ORDER, QRELS, [measure], level)
     assert value(values, measure, "q1") == pytest.approx(q1, abs=1e-12)
     assert value(values, measure, "q2") == pytest.approx(q2, abs=1e-12)
     assert value(values, measure, "q3") == 0
@@ -104,14 +98,14 @@ def test_golden_values_in_trec_evals_order(measure: str, level: int, q1: float, 
     ],
 )
 def test_measures_that_are_not_in_trec_eval_follow_their_papers(measure: str, q1: float, q2: float) -> None:
-    values = evaluate_run(TREC_ORDER, QRELS, [measure])
+    values = measures.evaluate_run(TREC_ORDER, QRELS, [measure])
     assert values["value"].to_list() == pytest.approx([q1, q2, 0])
 
 
 def test_golden_values_in_the_order_of_hybrid() -> None:
     rows = [(qid, docid, score) for qid, hits in SCORES.items() for docid, score in hits.items()]
     run = ranked(pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row"))
-    values = evaluate_run(run, QRELS, ["AP", "nDCG@5"])
+    values = measures.evaluate_run(run, QRELS, ["AP", "nDCG@5"])
     assert value(values, "AP", "q1") == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)  # d before y: docid ascending
     assert value(values, "nDCG@5", "q1") == pytest.approx((1 + 3 / log2(4) + 2 / log2(6)) / IDEAL)
     assert value(values, "AP", "q2") == 1  # m before n
@@ -119,35 +113,35 @@ def test_golden_values_in_the_order_of_hybrid() -> None:
 
 def test_the_tie_rule_of_trec_eval_does_not_apply_to_equal_scores() -> None:
     forth, back = table({"q1": ["a", "z"]}), table({"q1": ["z", "a"]})
-    assert value(evaluate_run(forth, QRELS, ["RR"]), "RR", "q1") == 1
-    assert value(evaluate_run(back, QRELS, ["RR"]), "RR", "q1") == 1 / 2
+    assert value(measures.evaluate_run(forth, QRELS, ["RR"]), "RR", "q1") == 1
+    assert value(measures.evaluate_run(back, QRELS, ["RR"]), "RR", "q1") == 1 / 2
 
 
 def test_a_query_in_two_parts_of_the_run_is_one_query_and_a_document_twice_in_it_is_refused() -> None:
     parts = [table({"q1": ["a"], "q2": ["m"]}), table({"q1": ["x", "b"]}).with_columns(rank=pl.col("rank") + 1)]
-    assert value(evaluate_run(pl.concat(parts), QRELS, ["P@3"]), "P@3", "q1") == pytest.approx(2 / 3)
+    assert value(measures.evaluate_run(pl.concat(parts), QRELS, ["P@3"]), "P@3", "q1") == pytest.approx(2 / 3)
     with raises("duplicate-id", id="a", query="q1"):
-        evaluate_run(table({"q1": ["a", "x", "a"]}), QRELS, ["AP"])
+        measures.evaluate_run(table({"q1": ["a", "x", "a"]}), QRELS, ["AP"])
 
 
 def test_all_unknown_measures_are_refused_at_once() -> None:
     names = ["nDGC@10", "P", "P@\u0663", "Rprec@4", "P@0", "recal_100", "nDCG(rel=2)", "AP(rel=0)"]
     with raises("unknown-choice", option="measure", value=names):
-        parse_measures(["nDCG@5", *names])
+        measures.parse_measures(["nDCG@5", *names])
 
 
 def test_ranks_that_start_above_1_or_have_gaps_keep_their_order() -> None:
     run = table({"q1": ["b", "x", "a"], "q2": ["m"]})
     strange = run.with_columns(rank=pl.col("rank") * 10 - 10).sample(fraction=1, shuffle=True, seed=1)
-    expected = in_order(run).sort("qid", "position")
-    assert in_order(strange).sort("qid", "position").rows() == expected.rows()
+    expected = measures.in_order(run).sort("qid", "position")
+    assert measures.in_order(strange).sort("qid", "position").rows() == expected.rows()
     names = ["AP", "MRR@2", "Judged@2"]
-    assert evaluate_run(strange, QRELS, names).equals(evaluate_run(run, QRELS, names))
+    assert measures.evaluate_run(strange, QRELS, names).equals(measures.evaluate_run(run, QRELS, names))
 
 
 def test_both_spellings_give_the_same_values_under_the_requested_name() -> None:
     for ours, trec in SPELLINGS.items():
-        values = evaluate_run(TREC_ORDER, QRELS, [ours, trec])
+        values = measures.evaluate_run(TREC_ORDER, QRELS, [ours, trec])
         first, second = (values.filter(measure=name)["value"] for name in (ours, trec))
         assert first.equals(second), ours
 
@@ -170,7 +164,7 @@ def test_every_measure_equals_pytrec_eval_on_runs_without_ties(
     scored = {qid: {docid: -float(at) for at, docid in enumerate(docids)} for qid, docids in cut.items()}
     evaluator = pytrec_eval.RelevanceEvaluator(judgments, set(SPELLINGS.values()), relevance_level=level)
     expected = evaluator.evaluate(scored)
-    values = evaluate_run(table(cut), as_qrels(judgments), list(SPELLINGS), level)
+    values = measures.evaluate_run(table(cut), as_qrels(judgments), list(SPELLINGS), level)
     for ours, trec in SPELLINGS.items():
         for qid in judgments:
             wanted = expected[qid][trec.replace(".", "_")] if qid in cut else 0.0
@@ -178,12 +172,10 @@ def test_every_measure_equals_pytrec_eval_on_runs_without_ties(
 
 
 @given(order=documents, judged=grades, cutoff=st.integers(1, 12))
-def test_mrr_at_k_is_the_reciprocal_rank_of_the_run_truncated_at_k(
-    order: list[str], judged: dict[str, int], cutoff: int
-) -> None:
+def test_mrr_at_k_is_that_of_the_run_truncated_at_k(order: list[str], judged: dict[str, int], cutoff: int) -> None:
     qrels = as_qrels({"q": judged})
-    at = evaluate_run(table({"q": order}), qrels, [f"MRR@{cutoff}"])["value"]
-    assert at.equals(evaluate_run(table({"q": order[:cutoff]}), qrels, ["MRR"])["value"])
+    at = measures.evaluate_run(table({"q": order}), qrels, [f"MRR@{cutoff}"])["value"]
+    assert at.equals(measures.evaluate_run(table({"q": order[:cutoff]}), qrels, ["MRR"])["value"])
 
 
 def test_hits_below_all_cutoffs_affect_only_measures_without_a_cutoff() -> None:
@@ -194,33 +186,33 @@ def test_hits_below_all_cutoffs_affect_only_measures_without_a_cutoff() -> None:
     evaluator = pytrec_eval.RelevanceEvaluator({"q": judged}, {"map", "recall_100", "ndcg", "ndcg_cut_1000"})
     expected = evaluator.evaluate({"q": {docid: -float(at) for at, docid in enumerate(docids)}})["q"]
     for name, wanted in expected.items():
-        assert value(evaluate_run(run, qrels, [name]), name, "q") == wanted, name
+        assert value(measures.evaluate_run(run, qrels, [name]), name, "q") == wanted, name
 
 
 def test_judged_at_k_is_the_share_of_the_top_k_ranks_with_judgments() -> None:
-    values = evaluate_run(TREC_ORDER, QRELS, ["Judged@5"])
+    values = measures.evaluate_run(TREC_ORDER, QRELS, ["Judged@5"])
     assert [value(values, "Judged@5", qid) for qid in ("q1", "q2", "q3")] == pytest.approx([3 / 5, 1 / 5, 0])
 
 
 def test_a_judged_query_without_relevant_documents_scores_0() -> None:
     qrels = as_qrels({"q1": {"a": 0, "b": -1}, "q2": {"m": 1}})
-    values = evaluate_run(TREC_ORDER, qrels, ["AP", "nDCG@10", "R@5", "MRR@10"])
+    values = measures.evaluate_run(TREC_ORDER, qrels, ["AP", "nDCG@10", "R@5", "MRR@10"])
     assert values.filter(qid="q1")["value"].to_list() == [0.0] * 4
     assert value(values, "AP", "q2") == 1 / 2
 
 
 def test_counts_of_judged_answered_unanswered_and_unjudged_queries() -> None:
     run = table({"q1": ["a"], "q9": ["a"]})
-    assert coverage(run, QRELS["qid"]) == {"judged": 3, "answered": 1, "missing": 2, "unjudged": 1}
+    assert measures.coverage(run, QRELS["qid"]) == {"judged": 3, "answered": 1, "missing": 2, "unjudged": 1}
 
 
 def test_a_run_without_judged_queries_is_refused_with_example_ids() -> None:
     with raises("other-queries", count=3, id="9", expected="q1"):
-        evaluate_run(table({"9": ["a"]}), QRELS, ["AP"])
+        measures.evaluate_run(table({"9": ["a"]}), QRELS, ["AP"])
     with raises("other-queries"):
-        evaluate_run(table({}), QRELS, ["AP"])
+        measures.evaluate_run(table({}), QRELS, ["AP"])
     with raises("no-judgments"):
-        evaluate_run(TREC_ORDER, QRELS.clear(), ["AP"])
+        measures.evaluate_run(TREC_ORDER, QRELS.clear(), ["AP"])
 
 
 DEPTHS = (1, 2, 5, 10, 40)
@@ -234,10 +226,10 @@ def test_the_curve_is_recall_at_every_depth(level: int) -> None:
     pairs = {(f"q{rng.integers(20)}", f"d{rng.integers(60)}") for _ in range(120)}
     judged = [(q, d, int(rng.integers(0, 3))) for q, d in sorted(pairs)]
     qrels = pl.DataFrame(judged, schema={"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}, orient="row")
-    curve = recall_by_depth(judged_hits(in_order(run), qrels), DEPTHS, level)
-    values = evaluate_run(run, qrels, [f"R@{depth}" for depth in DEPTHS], level)
+    curve = measures.recall_by_depth(measures.judged_hits(measures.in_order(run), qrels), DEPTHS, level)
+    values = measures.evaluate_run(run, qrels, [f"R@{depth}" for depth in DEPTHS], level)
     assert curve["depth"].to_list() == list(DEPTHS)
-    assert curve["recall"].to_list() == pytest.approx([mean_of(values, f"R@{depth}") for depth in DEPTHS])
+    assert curve["recall"].to_list() == pytest.approx([measures.mean_of(values, f"R@{depth}") for depth in DEPTHS])
 
 
 def test_a_run_without_relevant_documents_has_recall_0() -> None:
@@ -245,7 +237,7 @@ def test_a_run_without_relevant_documents_has_recall_0() -> None:
         {"qid": ["q"], "relevance": [1], "position": [None]},
         schema={"qid": pl.String, "relevance": pl.Int32, "position": pl.Int32},
     )
-    assert recall_by_depth(judged, DEPTHS)["recall"].to_list() == [0.0] * len(DEPTHS)
+    assert measures.recall_by_depth(judged, DEPTHS)["recall"].to_list() == [0.0] * len(DEPTHS)
 
 
 RUN = pl.DataFrame(
@@ -267,7 +259,7 @@ QUERIES = pl.DataFrame(
     },
     schema_overrides={"answers": pl.List(pl.String)},
 )
-AT = parse_measures(["acc@1", "accuracy@2", "acc@3"])
+AT = measures.parse_measures(["acc@1", "accuracy@2", "acc@3"])
 
 
 def values(mode: str = "string") -> dict[tuple[str, str], float]:
@@ -290,8 +282,8 @@ def test_answers_may_be_patterns() -> None:
 
 
 def test_only_texts_of_top_hits_are_read() -> None:
-    assert set(candidates(RUN, with_answers(QUERIES), parse_measures(["acc@2"]))) == {"d1", "d2", "d3"}
-    assert set(candidates(RUN, with_answers(QUERIES), parse_measures(["acc@1"]))) == {"d1", "d3"}
+    assert set(candidates(RUN, with_answers(QUERIES), measures.parse_measures(["acc@2"]))) == {"d1", "d2", "d3"}
+    assert set(candidates(RUN, with_answers(QUERIES), measures.parse_measures(["acc@1"]))) == {"d1", "d3"}
 
 
 def test_a_document_missing_from_the_corpus_is_refused() -> None:
@@ -307,3 +299,163 @@ def test_questions_without_any_answer_are_refused() -> None:
 def test_a_run_of_other_queries_is_refused() -> None:
     with raises("other-queries", id="q9"):
         evaluate_answers(RUN.filter(qid="q9"), with_answers(QUERIES), passages(TEXTS), AT)
+
+
+@pytest.fixture
+def here(workdir: Path) -> Path:
+    Path("run.trec").write_text("".join(f"q Q0 d{rank} {rank} {10 - rank} x\n" for rank in range(1, 6)))
+    Path("qrels.tsv").write_text("q\t0\td2\t0\nq\t0\td4\t1\n")
+    return workdir
+
+
+def means(*options: str) -> dict[str, float]:
+    words = ["evaluate", "--qrels", "qrels.tsv", "run.trec", "-m", "MRR@10", "-m", "Judged@4", "--format", "json"]
+    done = hybrid(*words, *options)
+    assert done.code == 0, done.err
+    (run,) = json.loads(done.out)["runs"]
+    return dict(run["means"])
+
+
+def test_condensed_lists_count_judged_documents_only(here: Path) -> None:
+    assert means() == {"MRR@10": 0.25, "Judged@4": 0.5}
+    assert means("--condensed") == {"MRR@10": 0.5, "Judged@4": 0.5}
+
+
+def test_a_note_offers_condensed_lists_for_pooled_judgments(here: Path) -> None:
+    words = ["evaluate", "--qrels", "qrels.tsv", "run.trec"]
+    assert hybrid(*words).says("unjudged-hits", shares={"run": 0.6})
+    Path("judged.trec").write_text("q Q0 d2 1 2 x\nq Q0 d4 2 1 x\n")
+    for silent in ([*words, "--condensed"], [*words[:3], "judged.trec"]):
+        assert not hybrid(*silent).says("unjudged-hits")
+    Path("qrels.tsv").write_text("q\t0\td4\t1\n")
+    assert not hybrid(*words).says("unjudged-hits")
+    assert hybrid(*words, "--condensed").is_problem("all-judged-relevant", path="run.trec")
+
+
+def has_answer(answers: list[str], text: str, mode: AnswerMatch = "string") -> bool:
+    return matcher(answers, mode)(passage_form(text, mode))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "expected"),
+    [
+        ("Beyonc\u00e9", "beyonce\u0301", True),  # NFD on both
+        ("Beyonce", "Beyonc\u00e9", False),  # accents are kept
+        ("U.S.", "in the U.S. army", True),  # tokens u . s .
+        ("U.S", "in the U.S. army", True),
+        ("US", "in the U.S. army", False),
+        ("art", "he started an article", False),  # whole tokens
+        ("3,000", "about 3,000 men", True),
+        ("3000", "about 3,000 men", False),
+        ("O'Brien", "with o'brien there", True),
+        ("", "anything", False),  # true in DPR's code
+        (" \t\n", "anything", False),
+        ("the army", "the\u00a0army", True),  # any separator
+        ("the army", "army the", False),
+    ],
+)
+def test_golden_answers(answer: str, text: str, expected: bool) -> None:
+    assert has_answer([answer], text) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        (r"19\d\d", "born in 1950", True),
+        (r"blue|red", "a RED sky", True),
+        (r"^second", "first line\nSecond line", True),
+        (r"(unclosed", "(unclosed", False),  # an invalid pattern matches nothing
+        ("", "anything", False),
+        ("Beyonc\u00e9", "beyonce\u0301", True),
+        (r"\bart\b", "an article", False),
+    ],
+)
+def test_patterns(pattern: str, text: str, expected: bool) -> None:
+    assert has_answer([pattern], text, "regex") is expected
+
+
+@given(st.text(), st.text(), st.text())
+def test_a_text_contains_its_own_words_in_any_unicode_form(before: str, answer: str, after: str) -> None:
+    text = f"{before} {answer} {after}"
+    # a combining mark joins the token before it only without a space between them
+    assert has_answer([answer], text) or not passage_form(answer).strip()
+    composed = unicodedata.normalize("NFC", text)
+    assert has_answer([answer], composed) == has_answer([answer], text)
+
+
+def test_one_answer_is_enough() -> None:
+    assert has_answer(["nothing", "", "blue"], "a blue sky")
+    assert not has_answer([], "a blue sky")
+
+
+def test_one_passage_form_serves_all_questions() -> None:
+    passage = passage_form("Paris, the capital of France")
+    assert matcher(["capital of france"])(passage)
+    assert not matcher(["capital france"])(passage)
+
+
+# Query a: x scores 9, four documents score 5, v scores 1. Query b: no equal scores, but the score of a's last hit.
+HITS = [
+    ("a", "x", 9),
+    ("a", "t1", 5),
+    ("a", "good", 5),
+    ("a", "fair", 5),
+    ("a", "t2", 5),
+    ("a", "v", 1),
+    ("b", "v", 1),
+    ("b", "w", 0),
+]
+JUDGED = [("a", "good", 2), ("a", "fair", 1), ("a", "t1", 0), ("b", "w", 1), ("c", "z", 1)]
+
+
+@pytest.fixture
+def run() -> pl.DataFrame:
+    table = pl.DataFrame(HITS, schema=["qid", "docid", "score"], orient="row")
+    rank = pl.int_range(1, pl.len() + 1, dtype=pl.Int32).over("qid")
+    return table.select("qid", "docid", rank.alias("rank"), pl.col("score").cast(pl.Float32))
+
+
+@pytest.fixture
+def qrels() -> pl.DataFrame:
+    return pl.DataFrame(JUDGED, schema=["qid", "docid", "relevance"], orient="row")
+
+
+def test_the_range_is_that_of_the_best_and_the_worst_order(run: pl.DataFrame, qrels: pl.DataFrame) -> None:
+    found = measures.ranges(retrieved(Run.of(run), qrels, 0).judged, qrels, ["MRR@10", "nDCG@3", "R@10"])
+    ideal = 2 + 1 / log2(3)
+    assert found["MRR@10"] == pytest.approx(((1 / 4 + 1 / 2) / 3, (1 / 2 + 1 / 2) / 3))
+    best = (2 / log2(3) + 1 / log2(4)) / ideal  # good second, fair third
+    assert found["nDCG@3"] == pytest.approx((1 / log2(3) / 3, (best + 1 / log2(3)) / 3))  # at worst fourth and fifth
+    assert found["R@10"] == pytest.approx((2 / 3, 2 / 3))
+
+
+def test_without_a_judged_document_of_equal_score_there_is_no_range(run: pl.DataFrame) -> None:
+    qrels = pl.DataFrame([("a", "x", 1), ("b", "w", 1)], schema=["qid", "docid", "relevance"], orient="row")
+    assert measures.ranges(retrieved(Run.of(run), qrels, 0).judged, qrels, ["nDCG@10"]) == {}
+
+
+@pytest.fixture
+def tied_runs(workdir: Path, run: pl.DataFrame) -> Path:
+    lines = [f"{qid} Q0 {docid} {rank} {score} x\n" for qid, docid, rank, score in run.iter_rows()]
+    Path("tied.trec").write_text("".join(lines))
+    order = [f"{qid} Q0 {docid} {rank} {1 / rank} x\n" for qid, docid, rank, _ in run.iter_rows()]
+    Path("plain.trec").write_text("".join(order))
+    Path("qrels.tsv").write_text("".join(f"{qid}\t0\t{docid}\t{grade}\n" for qid, docid, grade in JUDGED))
+    return workdir
+
+
+def test_evaluate_and_fuse_print_ranges_wider_than_002(tied_runs: Path) -> None:
+    ties = {"run": "tied", "ranges": {"MRR@10": (pytest.approx(1 / 4), pytest.approx(1 / 3))}}
+    done = hybrid("evaluate", "--qrels", "qrels.tsv", "tied.trec", "plain.trec", "-m", "MRR@10", "-m", "R@10")
+    assert done.code == 0, done.err
+    assert done.notices.count("ties") == done.notices.count("ties", **ties) == 1
+    assert "MRR@10 0.2500 to 0.3333" in " ".join(done.err.split())
+    words = ["fuse", "tied.trec", "plain.trec", "--output", "f.parquet", "--qrels", "qrels.tsv", "--measure", "MRR@10"]
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    assert done.says("ties", **ties)
+    assert not done.says("ties", run="plain")
+    words = ["fuse", "tied.trec", "plain.trec", "--tune", "--output", "w.json", "--qrels", "qrels.tsv"]
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    assert done.says("ties", **ties)

@@ -1,7 +1,5 @@
 """The memory that is free, the small need of stages that stream, and blocks of any size: equal results."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,7 +76,6 @@ _MEASURED = (  # runs the command line in a child process, and prints its peak o
 
 @pytest.fixture(scope="module")
 def stored(folder: Path) -> Path:
-    """Return the same folder, with the runs as Parquet files."""
     columns = ["qid", "q0", "docid", "rank", "score", "tag"]
     for name in ("a", "b"):
         table = pl.read_csv(folder / f"{name}.trec", separator=" ", has_header=False, new_columns=columns)
@@ -128,12 +125,10 @@ SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
 }  # fmt: skip
 
 
-BLOCKS = (
-    "runs.run.BLOCK_ROWS", "runs.files.BLOCK_ROWS", "fusion.lists.BLOCK_HITS", "fusion.lists.SCORED_AT_ONCE",
-    "indexes.dense._HITS_AT_ONCE", "indexes.hybrid_search.BLOCK_QUERIES", "runs.index.Index.hits_at_once",
-    "retrieval.retriever._HITS_AT_ONCE", "training.mining.EXAMPLES_AT_ONCE", "stages.export.QUERIES_AT_ONCE",
-    "encoders.cross_encoder._PAIRS_AT_ONCE",
-)  # fmt: skip
+BLOCKS = ["runs.run.BLOCK_ROWS", "runs.files.BLOCK_ROWS", "fusion.lists.BLOCK_HITS", "fusion.lists.SCORED_AT_ONCE"]
+BLOCKS += ["indexes.dense._HITS_AT_ONCE", "indexes.hybrid_search.BLOCK_QUERIES", "runs.index.Index.hits_at_once"]
+BLOCKS += ["retrieval.retriever._HITS_AT_ONCE", "training.mining.EXAMPLES_AT_ONCE", "stages.export.QUERIES_AT_ONCE"]
+BLOCKS += ["encoders.cross_encoder._PAIRS_AT_ONCE"]
 
 
 @pytest.mark.parametrize("stage", SMALL_BLOCKS)
@@ -151,7 +146,6 @@ def test_blocks_of_any_size_give_the_same_result(
 
 @pytest.fixture(scope="module")
 def searched(tiny: Path, made: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the indexes of `made`, runs of both splits, and a reranker with random weights."""
     folder = tmp_path_factory.mktemp("searched")
     for name in ("bm25", "dense"):
         (folder / name).symlink_to(made / name)

@@ -1,7 +1,5 @@
 """mine-negatives: candidates, filters and draws; rows of the examples; several training sets; negatives of a file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -39,7 +37,6 @@ def mined(tiny: Path, bm25: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def negatives_of(path: Path) -> pl.DataFrame:
-    """Return one row per negative: qid, positive, and the fields of the negative."""
     frame = pl.read_parquet(path).select("qid", pl.col("docid").alias("positive"), "negatives")
     return frame.explode("negatives", empty_as_null=False).unnest("negatives")
 
@@ -76,21 +73,18 @@ def test_negatives_of_source_bm25_are_hits_of_bm25(mined: Path, bm25: Path) -> N
     assert not len(negatives.join(hits, on=["qid", "docid"], how="anti"))
 
 
-@pytest.mark.parametrize(
-    ("documents", "options", "depth"),
-    [
-        (100, {}, 20), (6_035, {}, 26), (8_841_823, {}, 991), (10**9, {}, 1000), (100, {"negatives": 30}, 60),
-        (6_035, {"skip_top": 10}, 36), (6_035, {"depth": "auto"}, 26), (6_035, {"sources": "random"}, None),
-    ],
-)  # fmt: skip
+DEPTH_GROWS_WITH: list[Any] = [(100, {}, 20), (6_035, {}, 26), (8_841_823, {}, 991), (10**9, {}, 1000)]
+DEPTH_GROWS_WITH += [(100, {"negatives": 30}, 60), (6_035, {"skip_top": 10}, 36), (6_035, {"depth": "auto"}, 26)]
+DEPTH_GROWS_WITH += [(6_035, {"sources": "random"}, None)]
+
+
+@pytest.mark.parametrize(("documents", "options", "depth"), DEPTH_GROWS_WITH)
 def test_the_depth_grows_with_the_collection(documents: int, options: dict[str, Any], depth: int | None) -> None:
     settings = MineNegatives(Path("tiny"), index=Path("bm25"), output=Path("x.parquet"), **options)
     assert settings.with_depth(documents).depth == depth
 
 
-def test_equal_settings_give_equal_bytes_and_another_seed_gives_others(
-    tiny: Path, bm25: Path, mined: Path, tmp_path: Path
-) -> None:
+def test_equal_settings_give_equal_bytes(tiny: Path, bm25: Path, mined: Path, tmp_path: Path) -> None:
     again = mine_negatives(tiny, split="train", index=bm25, negatives=3, output=tmp_path / "again.parquet")
     other = mine_negatives(tiny, split="train", index=bm25, negatives=3, seed=7, output=tmp_path / "other.parquet")
     pl.read_parquet(tiny / "queries.train.parquet").reverse().write_parquet(tmp_path / "queries.parquet")
@@ -126,7 +120,6 @@ def test_depth_and_skip_top_bound_the_ranks(tiny: Path, bm25: Path, tmp_path: Pa
 
 
 def copy_of(tiny: Path, folder: Path, **tables: pl.DataFrame) -> Path:
-    """Return a copy of the training split of the tiny collection with some tables replaced."""
     folder.mkdir()
     for name in ("corpus", "queries.train", "qrels.train"):
         tables.get(name.split(".")[0], pl.read_parquet(tiny / f"{name}.parquet")).write_parquet(
@@ -159,9 +152,7 @@ def test_the_answer_filter_drops_texts_that_contain_an_answer(tiny: Path, tmp_pa
     assert counts["candidates"] == 7 * 12, "candidates are counted once, before all filters"
 
 
-def test_queries_without_a_positive_and_positives_outside_the_corpus_are_counted(
-    tiny: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_queries_and_positives_that_are_left_out_are_counted(tiny: Path, tmp_path: Path, notices: Notices) -> None:
     qrels = pl.read_parquet(tiny / "qrels.train.parquet").filter(pl.col("qid") != "t1")
     lost = pl.DataFrame({"qid": ["t3"], "docid": ["lost"], "relevance": [1]}, schema=qrels.schema)
     corpus = pl.read_parquet(tiny / "corpus.parquet")
@@ -469,9 +460,7 @@ def test_given_negatives_are_the_only_ones_of_a_query_that_has_enough(tiny: Path
     assert set(row.struct.field("source")) == {"given"}
 
 
-def test_the_first_positive_is_that_of_the_judgments_and_the_others_are_no_negatives(
-    tiny: Path, tmp_path: Path
-) -> None:
+def test_the_first_positive_is_judged_and_others_are_no_negatives(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "queries.tsv").write_text("101\tsodium\n")
     docids = pl.read_parquet(tiny / "corpus.parquet")["docid"].sort().to_list()
     (tmp_path / "qrels.txt").write_text(f"101 0 {docids[2]} 1\n101 0 {docids[0]} 1\n101 0 {docids[1]} 0\n")

@@ -1,7 +1,5 @@
 """`judge` and `fuse --tune` end with the next command, which runs as it is printed."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex
@@ -13,7 +11,6 @@ from tiny_collection import write_lines
 
 
 def next_command(done: Done) -> list[str]:
-    """Return the words of the suggested command, without `hybrid`."""
     assert done.code == 0, done.err
     commands = [str(notice.fields["command"]) for notice in done.notices.heard if notice.code == "next-command"]
     assert len(commands) == 1
@@ -23,7 +20,6 @@ def next_command(done: Done) -> list[str]:
 
 @pytest.fixture
 def searched(tmp_path: Path) -> Path:
-    """A folder with a collection, and runs of two indexes."""
     docs = write_lines(
         tmp_path / "docs.csv", "id,text", "d1,salt of the deep sea", "d2,two tides of one day", "d3,salt"
     )
@@ -58,9 +54,7 @@ def test_judging_leads_to_a_retriever(searched: Path, monkeypatch: pytest.Monkey
     assert found.code == 0, found.err
 
 
-def test_the_hits_of_a_retriever_are_judged_and_it_is_tuned_or_measured(
-    searched: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retriever_is_judged_and_tuned_or_measured(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever, indexes = searched / "retriever", [searched / "bm25", searched / "other"]
     assert hybrid("compose", *indexes, "--method", "rrf", "--output", retriever).code == 0
     words = ["judge", retriever, "--queries", searched / "q.txt"]

@@ -1,7 +1,5 @@
 """Inputs and outputs in an object store: the bytes of local files, no incomplete artifact, and no work done twice."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -50,14 +48,12 @@ main()
 
 
 def killed(command: str, name: str, end: str, after: bool = False) -> None:
-    """Run a command in a process that is killed at the transfer of an object with this end of the name."""
     owner = {"put": "remote.Upload", "get_object": "remote"}[name]
     ended = processes.run(KILLED.format((owner, name, end, after)), *command.split())
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 def stored(bucket: Bucket, local: Path) -> Bucket:
-    """Put the collection, the index and the run into a bucket."""
     with_index(bucket, local)
     for name, content in contents(local / "out").items():
         bucket.put(f"out/{name}", content)
@@ -183,9 +179,7 @@ def test_exports_are_files_and_folders_without_manifest(bucket: Bucket, local: P
     ("end", "after"), [("/docids.parquet", True), ("manifest.json", False), ("manifest.json", True)]
 )
 @pytest.mark.parametrize("any_bucket", ["s3", pytest.param("gs", marks=pytest.mark.exhaustive)], indirect=True)
-def test_an_upload_that_was_killed_is_finished_by_the_same_command(
-    any_bucket: Bucket, local: Path, end: str, after: bool
-) -> None:
+def test_a_killed_upload_is_finished_next_time(any_bucket: Bucket, local: Path, end: str, after: bool) -> None:
     with_index(any_bucket, local)
     command = CHAIN[1].format(any_bucket)
     killed(command, "put", end.removeprefix("/"), after)
@@ -206,7 +200,7 @@ def test_an_upload_that_was_killed_is_finished_by_the_same_command(
     assert hybrid("inspect", "--verify", f"{any_bucket}/out").code == 0
 
 
-def test_on_another_machine_an_unfinished_upload_is_no_artifact(
+def test_an_unfinished_upload_is_none(
     bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_index(bucket, local)
@@ -259,9 +253,7 @@ def test_a_download_that_was_killed_is_resumed(bucket: Bucket, local: Path, monk
     assert {name: after[name] for name in before} == before
 
 
-def test_an_input_that_changes_while_it_is_downloaded_is_refused(
-    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_changes_is_refused(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(bucket, local)
     get = remote.get_object
 
@@ -342,9 +334,7 @@ def test_of_two_machines_that_write_an_output_one_succeeds(
     assert hybrid("inspect", "--verify", f"{bucket}/out/bm25").code == 0
 
 
-def test_files_that_another_process_replaces_are_not_published(
-    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_files_are_not_published(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_index(bucket, local)
     put = remote.Upload.put
 
@@ -386,9 +376,7 @@ def test_versions_of_another_machine_are_read_after_a_command_that_failed(
         ("{0}/../bm25", "unsafe-name", 2),
     ],
 )
-def test_a_path_that_the_store_lacks_is_refused_in_one_line(
-    any_bucket: Bucket, url: str, problem: str, code: int
-) -> None:
+def test_a_path_that_the_store_lacks(any_bucket: Bucket, url: str, problem: str, code: int) -> None:
     done = hybrid("search", "--index", url.format(any_bucket), "--query", "the")
     assert (done.code, done.problem, done.fields["path"]) == (code, problem, url.format(any_bucket))
     assert done.err.count("\n") == 1
@@ -523,9 +511,7 @@ def test_judgments_are_uploaded_after_ctrl_c(with_runs: Bucket) -> None:
     assert with_runs.get("mine.tsv") == copy.read_bytes()
 
 
-def test_judgments_that_another_person_changed_meanwhile_are_kept(
-    with_runs: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_judgments_that_changed_meanwhile_are_kept(with_runs: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(with_runs, "1", monkeypatch).code == 0
     upload, other = remote.Upload.publish, b"q9\t0\td1\t1\n"
 

@@ -1,20 +1,24 @@
 """Names of objects that could lead out of the cache are refused, and only named buckets are contacted."""
 
-from __future__ import annotations
-
+import errno
+import io
 import json
+import os
+import shutil
 import socket
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from command import hybrid
-from object_stores import Bucket, contents, with_index
+from object_stores import CHAIN, Bucket, contents, with_index
 
 from hybrid_cli.artifacts import inputs
 from hybrid_cli.errors import HybridError
+from hybrid_cli.storage import disk
 
 pytest_plugins = ("object_stores",)
 
@@ -111,9 +115,7 @@ def test_a_url_that_a_local_artifact_records_is_never_followed(
     assert url in hybrid("inspect", "bm25").out
 
 
-def test_recorded_inputs_are_downloaded_from_named_buckets_only(
-    bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_come_from_named_buckets_only(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Bucket("s3", bucket.system, f"{bucket.name}-2", bucket.mirror)
     with_index(other, local)
     assert hybrid("index-bm25", f"{other}/data", "--output", f"{bucket}/bm25").code == 0
@@ -167,3 +169,40 @@ def test_names_in_a_manifest_that_lead_out_of_its_folder_are_refused(local: Path
         for command in (("inspect", tmp_path), ("search", "--index", tmp_path, *QUERY)):
             done = hybrid(*command)
             assert (done.code, done.problem) == (1, "damaged-manifest")
+
+
+class Full(disk.Disk):
+    """A disk without space for files of one name."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def write(self, file: io.FileIO, data: memoryview) -> int:
+        if self.name in str(file.name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(file, data)
+
+
+def test_a_full_disk_of_the_cache_is_named(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_index(bucket, local)
+    command = CHAIN[1].format(bucket).split()
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+        done = hybrid(*command)
+    assert (done.code, done.err.count("\n")) == (1, 1), done
+    assert done.is_problem("no-space")
+    assert "HYBRID_CACHE" in done.err
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "device", Full("corpus.parquet"))
+        done = hybrid(*command)  # while an object is written
+    assert (done.code, done.problem) == (1, "unusable-file"), done
+    monkeypatch.setattr(disk, "device", Full("bm25"))
+    done = hybrid(*command)
+    assert done.is_problem("unusable-file", role="output", folder=bucket.mirror / "s3" / bucket.name / "out")
+
+
+def test_a_full_disk_of_an_output_is_named(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "device", Full("bm25"))
+    done = hybrid("index-bm25", str(local / "data"), "--threads", "1", "--output", str(tmp_path / "bm25"))
+    assert (done.code, done.err.splitlines()[-1].count(str(tmp_path))) == (1, 1)
+    assert done.is_problem("unusable-file", role="output", folder=tmp_path)

@@ -1,7 +1,5 @@
 """A file or folder under its final name is always complete, with several writers and after failures."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,9 +184,7 @@ def failing(rows: Rows) -> Iterator[pa.Table]:
 
 
 @pytest.mark.parametrize("before", [None, HITS])
-def test_a_failure_while_writing_keeps_the_old_file_and_removes_the_scratch(
-    tmp_path: Path, before: Rows | None
-) -> None:
+def test_a_failure_keeps_the_old_file_and_removes_the_scratch(tmp_path: Path, before: Rows | None) -> None:
     path = tmp_path / "run.parquet"
     if before:
         write_run(path, before)
@@ -275,7 +271,6 @@ def test_an_artifact_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
-    """Yield a file in another folder, which must not change."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "thesis.tex").write_text("words")
@@ -379,9 +374,8 @@ def test_a_folder_input_is_compared_by_its_manifest(tmp_path: Path) -> None:
     index = write_folder(tmp_path / "index", "old")
     output = open_output(tmp_path / "run.parquet", inputs={"index": index})
     write_folder(index, "new", overwrite=True)
-    with pytest.raises(HybridError) as caught:
+    with raises("input-replaced", HybridError):
         output.write([run_table()])
-    assert caught.value.code == "input-replaced"
 
 
 def test_inputs_may_be_replaced_after_they_were_read(tmp_path: Path) -> None:

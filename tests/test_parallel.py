@@ -1,7 +1,5 @@
 """Training in two processes gives the weights of one process, on devices of their own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
@@ -226,7 +224,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]
     ("device", "local_rank", "processes", "found"),
     [("auto", 0, 1, "cuda:0"), ("cuda:1", 0, 1, "cuda:1"), ("auto", 1, 2, "cuda:1"), ("cpu", 1, 2, "cpu")],
 )
-def test_each_process_has_a_gpu_of_its_own(
+def test_each_process_has_its_gpu(
     gpus: Callable[..., Any], device: str, local_rank: int, processes: int, found: str
 ) -> None:
     gpus(2, local_rank, processes)

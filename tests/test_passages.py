@@ -1,7 +1,5 @@
 """Passages return to documents: in lists, retrievers, evaluation, tuning and judging."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +35,6 @@ RULES: tuple[GroupRule, ...] = ("max", "mean", "sum2")
 
 @pytest.fixture(scope="module")
 def made(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection of passages of 5 words, and its indexes."""
     folder = tmp_path_factory.mktemp("passages")
     write_tiny_source(folder)
     files: Any = {
@@ -52,7 +49,6 @@ def made(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def naive(hits: pl.DataFrame, rule: GroupRule) -> dict[tuple[str, str], float]:
-    """Return the scores of documents from those of all their passages."""
     scores: dict[tuple[str, str], list[float]] = {}
     for qid, passage, score in hits.select("qid", "docid", "score").iter_rows():
         scores.setdefault((qid, passage.rpartition("#")[0]), []).append(score)
@@ -100,7 +96,7 @@ def test_depth_counts_documents(made: Path, tmp_path: Path, index: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("method", [None, "minmax", "rrf"])
-def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
+def test_a_search_is_a_fusion_and_that_of_python(
     made: Path, tmp_path: Path, method: str | None, rule: GroupRule
 ) -> None:
     depth = 4

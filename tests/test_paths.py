@@ -1,7 +1,5 @@
 """Artifacts opened from another folder, and trees of artifacts that moved."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -26,9 +24,7 @@ def input_of(artifact: Path, role: str) -> Path | None:
 
 
 @pytest.mark.parametrize("place", ["run.parquet", "runs/bm25/run.parquet"])
-def test_paths_are_stored_relative_to_the_folder_of_the_artifact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_paths_are_stored_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.chdir(tmp_path)
     index = write_folder(Path("indexes/bm25"))
     run = write_run(Path(place), inputs={"index": index})
@@ -144,7 +140,6 @@ def project(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["original", "moved", "linked"])
 def opened(project: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The project under a path that is not relative to the working directory."""
     if request.param == "original":
         yield project
     elif request.param == "linked":
@@ -157,9 +152,7 @@ def opened(project: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
         moved.rename(project)
 
 
-def test_search_fusion_and_lineage_work_from_another_folder(
-    opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_work_from_another_folder(opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dense index needs its encoder, the printed hits their corpus, exact fusion the queries of the runs."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

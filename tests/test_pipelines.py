@@ -1,7 +1,5 @@
 """Plan each pipeline with `make --dry-run`, and check the calls of `hybrid`."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -40,22 +38,20 @@ TARGETS = [
 def make(target: str, folder: Path, *flags: str, **variables: object) -> subprocess.CompletedProcess[str]:
     """Plan a target for a collection that is not prepared yet."""
     # the margin of `constant-mean` is computed from a training that a plan does not have
-    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", "RESIDUAL_MEAN": 0.7,
-                "papers": folder / "papers", **variables}  # fmt: skip
+    settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", "RESIDUAL_MEAN": 0.7}
+    settings |= {"papers": folder / "papers", **variables}
     words = [f"{name}={value}" for name, value in settings.items()]
     command = ["make", "--dry-run", *flags, "--no-print-directory", "--old-file=.venv/.installed", target, *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 def planned(target: str, folder: Path, **variables: object) -> list[str]:
-    """Return the calls of `hybrid` in the plan of a target."""
     done = make(target, folder, **variables)
     assert done.returncode == 0, done.stderr
     return list(shell_lines(done.stdout))
 
 
 def outputs(lines: list[str]) -> dict[str, str]:
-    """Map each output path to the call that writes it."""
     return {line.split("--output ")[1].split()[0]: line for line in lines if "--output " in line}
 
 
@@ -99,9 +95,8 @@ def test_the_demo_ends_with_a_report(tmp_path: Path) -> None:
         "report",
     ]
     assert "--output out/demo/trained-report.html" in next(line for line in lines if " report " in line)
-    assert [line.split()[1:4] for line in lines if line.split()[1] == "search"][-1] == [
-        "search", "--index", "out/demo/trained-tuned-retriever",
-    ]  # fmt: skip
+    expected = ["search", "--index", "out/demo/trained-tuned-retriever"]
+    assert [line.split()[1:4] for line in lines if line.split()[1] == "search"][-1] == expected
     assert not [f"{line}: {found}" for line in lines if (found := complaint(line))]
     suggested = [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("echo '  hybrid ")]
     assert len(suggested) == 2

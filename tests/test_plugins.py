@@ -1,7 +1,5 @@
 """Entries of other packages and of files: used as our own, recorded in manifests, and refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,12 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
-from command import hybrid, listing, refused
+from command import hybrid, listing, raises, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, open_encoder, plugins, runs
 from hybrid_cli.collections.collection import documents
-from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import evaluate
 from hybrid_cli.training.losses import LossInputs
 
@@ -27,13 +24,12 @@ RUNS = {"a": "1 Q0 d1 1 3.0 a\n1 Q0 d2 2 2.0 a\n1 Q0 d3 3 1.0 a\n", "b": "1 Q0 d
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(workdir: Path) -> Path:
     """A folder with two runs and a file of documents, in which the test runs."""
-    monkeypatch.chdir(tmp_path)
     for name, lines in RUNS.items():
-        (tmp_path / f"{name}.trec").write_text(lines, "utf-8")
-    (tmp_path / "corpus.tsv").write_text("d1\tred salt\nd2\tblue sea\n", "utf-8")
-    return tmp_path
+        (workdir / f"{name}.trec").write_text(lines, "utf-8")
+    (workdir / "corpus.tsv").write_text("d1\tred salt\nd2\tblue sea\n", "utf-8")
+    return workdir
 
 
 @pytest.fixture
@@ -55,7 +51,6 @@ def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def help_of(command: str) -> str:
-    """Return the help of a command in one line."""
     return " ".join(hybrid(*command.split(), "--help").out.replace("│", " ").split())
 
 
@@ -181,9 +176,8 @@ def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypat
     next(installed)
     assert hybrid("make-letters", "--output", "letters").code == 0
     next(installed, None)
-    with pytest.raises(InputError) as caught:
+    with raises("missing-plugin", name="letters") as caught:
         open_encoder("letters")
-    assert (caught.value.code, caught.value.fields["name"]) == ("missing-plugin", "letters")
     assert caught.value.fields["plugins"] == ["hybrid-example 1.2"]
     (folder / "last.py").write_text(METHOD, "utf-8")
     (folder / "qrels.tsv").write_text("1\td3\t1\n", "utf-8")
@@ -317,9 +311,7 @@ def test_a_bug_of_a_plugin_is_not_one_of_hybrid(folder: Path) -> None:
         (COMMAND.replace("@stage(Greet)\n", ""), "plugin-kind", {"name": "greet"}),
     ],
 )
-def test_an_unusable_file_is_refused_in_one_line(
-    folder: Path, code: str, problem: str, fields: dict[str, object]
-) -> None:
+def test_an_unusable_file_is_refused(folder: Path, code: str, problem: str, fields: dict[str, object]) -> None:
     (folder / "bad.py").write_text(code, "utf-8")
     done = refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--plugin", "bad.py", problem=problem)
     assert fields.items() <= done.fields.items()

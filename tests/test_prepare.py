@@ -1,7 +1,5 @@
 """prepare: ids survive every format, policies are applied, errors name the line; samples and passages."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator
@@ -25,7 +23,6 @@ from hybrid_cli.storage import Kind
 
 
 def write_beir(folder: Path, docids: list[str], judged: list[str] | None = None) -> Path:
-    """Write a BEIR folder in which document ID is relevant for query `about ID`."""
     judged = docids if judged is None else judged
     write_lines(folder / "corpus.jsonl", *({"_id": d, "title": "", "text": f"a text {d}"} for d in docids))
     write_lines(folder / "queries.jsonl", *({"_id": f"about {d}", "text": d} for d in judged))
@@ -68,9 +65,7 @@ def test_equal_sources_have_equal_fingerprints(tmp_path: Path) -> None:
         assert file.read_bytes() == (two / file.name).read_bytes()
 
 
-def test_an_unchanged_source_is_not_read_again_and_a_changed_source_is_refused(
-    tmp_path: Path, notices: Notices
-) -> None:
+def test_an_unchanged_source_is_not_read_again_and_a_changed_one_refused(tmp_path: Path, notices: Notices) -> None:
     folder = write_beir(tmp_path / "beir", ["d1"])
     prepare(PrepareBeir(folder, output=tmp_path / "made"))
     prepare(PrepareBeir(folder, output=tmp_path / "made"))
@@ -136,9 +131,7 @@ def test_the_duplicate_policy_applies_to_queries_and_judgments(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("policy", "judged"), [("drop", ["a"]), ("keep", ["a", "x"])])
-def test_judgments_of_unknown_documents_are_dropped_or_kept(
-    tmp_path: Path, policy: OnDangling, judged: list[str]
-) -> None:
+def test_unknown_documents_are_dropped_or_kept(tmp_path: Path, policy: OnDangling, judged: list[str]) -> None:
     folder = write_beir(tmp_path / "beir", ["a"], judged=["a", "x"])
     with raises("dangling-judgments", path="test.tsv", line=3, id="x", count=1):
         prepare(PrepareBeir(folder, output=tmp_path / "made"))

@@ -1,7 +1,5 @@
 """prepare files: columns, splits and rows of tables; folders of texts; HTML pages without boilerplate."""
 
-from __future__ import annotations
-
 import gzip
 import time
 from pathlib import Path
@@ -124,9 +122,7 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path: Path) -> None:
         ("docs.jsonl", ['{"id": "1", "text": "a"}', '{"id": "2"}'], refusal("missing-value", line=2, column="text")),
     ],
 )
-def test_wrong_rows_are_refused_with_their_line(
-    tmp_path: Path, name: str, rows: list[str], problem: str | Refusal
-) -> None:
+def test_wrong_rows_name_their_line(tmp_path: Path, name: str, rows: list[str], problem: str | Refusal) -> None:
     with raises(problem):
         documents_of(write_lines(tmp_path / name, *rows), tmp_path)
 
@@ -266,17 +262,8 @@ def test_texts_have_no_boilerplate(content: str, page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece",
-    [
-"<div>",
-"<b id={}>x<p>",
-"<!--",
-"<a ",
-"<title>",
-"<div><table><td></div></td></table>",
-"<![CDATA[",
-],
-)  # fmt: skip
+    "piece", ["<div>", "<b id={}>x<p>", "<!--", "<a ", "<title>", "<div><table><td></div></td></table>", "<![CDATA["]
+)
 def test_hostile_pages_are_read_in_linear_time(piece: str) -> None:
     content = "<p>begin</p>" + "".join(piece.format(number) for number in range(20_000))
     began = time.process_time()
@@ -293,14 +280,14 @@ def test_pages_are_documents(tmp_path: Path) -> None:
     (docs / "utf16.html").write_bytes("<p>Größe".encode("utf-16"))
     (docs / "note.md").write_text("# Note\n\nText.")
     made = corpus_of(prepare(PrepareFiles([docs], output=tmp_path / "data")))
-    assert [row[:2] for row in made] == [
-        ("a/salt.html", "Salt & sea"), ("latin.HTM", "Café"), ("note.md", "Note"), ("utf16.html", ""),
-    ]  # fmt: skip
+    expected = [("a/salt.html", "Salt & sea"), ("latin.HTM", "Café"), ("note.md", "Note"), ("utf16.html", "")]
+    assert [row[:2] for row in made] == expected
     assert made[3][2] == "Größe"
     pages = [docs / "a" / "salt.html", docs / "latin.HTM"]
     assert [row[0] for row in corpus_of(prepare(PrepareFiles(pages, output=tmp_path / "two")))] == [
-        "salt.html", "latin.HTM",
-    ]  # fmt: skip
+        "salt.html",
+        "latin.HTM",
+    ]
     with raises("option-does-not-apply", option="document_columns", path="salt.html"):
         prepare(PrepareFiles(pages, document_columns={"id": "1"}, output=tmp_path / "three"))
 

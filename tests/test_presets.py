@@ -1,7 +1,5 @@
 """Published encoders: checkpoints with published names of weights have the vectors of the published arithmetic."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from command import raises
 from published_models import QUERIES, TEXTS, TITLES, WEIGHTS, batch, bert, chain, close, opened, saved
 from safetensors.torch import load_file, save_file
@@ -18,25 +17,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Normalize
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import (
-    AutoTokenizer,
-    BertConfig,
-    BertModel,
-    DPRConfig,
-    DPRContextEncoder,
-    DPRQuestionEncoder,
-    ErnieConfig,
-    ErnieModel,
-    NomicBertConfig,
-    NomicBertModel,
-    PreTrainedModel,
-    RobertaConfig,
-    RobertaModel,
-    T5Config,
-    T5EncoderModel,
-    XLMRobertaConfig,
-    XLMRobertaModel,
-)
 
 from hybrid_cli.encoders.contract import PRESETS, preset_fields, read_contract
 from hybrid_cli.encoders.transformer import TransformerEncoder
@@ -50,16 +30,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_bert: Path) -> Any:
-    return AutoTokenizer.from_pretrained(tiny_bert)
+    return transformers.AutoTokenizer.from_pretrained(tiny_bert)
 
 
 @pytest.fixture(scope="module")
 def dpr(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
-    """DPR's two checkpoints, joined, and their models."""
     folder = tmp_path_factory.mktemp("dpr")
     models = []
-    for seed, (kind, name) in enumerate([(DPRQuestionEncoder, "question"), (DPRContextEncoder, "context")]):
-        models.append(bert(tokenizer, seed, kind, DPRConfig))
+    for seed, (kind, name) in enumerate(
+        [(transformers.DPRQuestionEncoder, "question"), (transformers.DPRContextEncoder, "context")]
+    ):
+        models.append(bert(tokenizer, seed, kind, transformers.DPRConfig))
         saved(models[-1], models[-1].config, tokenizer, folder / name)
     convert_checkpoint(folder / "question", folder / "joined", documents=folder / "context")
     return folder, *models
@@ -84,9 +65,7 @@ def test_one_tower_of_dpr_is_refused_in_both_places(dpr: tuple[Path, Any, Any], 
         TransformerEncoder.load(tmp_path / "two")
 
 
-def test_search_encodes_queries_with_the_contract_of_the_preset(
-    dpr: tuple[Path, Any, Any], tiny: Path, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_search_has_the_contract_of_it(dpr: tuple[Path, Any, Any], tiny: Path, tokenizer: Any, tmp_path: Path) -> None:
     folder, question, context = dpr
     index = encode(tiny, model=str(folder / "joined"), preset="dpr", dtype="fp32", output=tmp_path / "index")
     hits = search(tiny, index=index, query="sodium and water", hits=3)
@@ -109,7 +88,7 @@ def ance_head(seed: int) -> nn.Module:
 
 @pytest.mark.parametrize("root", ["", "ance_encoder."])
 def test_ance_applies_its_head_and_norm(tokenizer: Any, tmp_path: Path, root: str) -> None:
-    model = bert(tokenizer, 0, RobertaModel, RobertaConfig)
+    model = bert(tokenizer, 0, transformers.RobertaModel, transformers.RobertaConfig)
     head: Any = ance_head(1)
     whole = nn.ModuleDict({"roberta": model, **head})
     folder = saved(whole, model.config, tokenizer, tmp_path / "ance", root)
@@ -124,7 +103,7 @@ def test_ance_applies_its_head_and_norm(tokenizer: Any, tmp_path: Path, root: st
 
 
 def test_training_starts_with_the_contract_of_a_preset(tokenizer: Any, made: Path, tmp_path: Path) -> None:
-    model = bert(tokenizer, 0, RobertaModel, RobertaConfig)
+    model = bert(tokenizer, 0, transformers.RobertaModel, transformers.RobertaConfig)
     head: Any = ance_head(1)
     start = saved(nn.ModuleDict({"roberta": model, **head}), model.config, tokenizer, tmp_path / "ance")
     plan: dict[str, Any] = {"loss": "nll", "max_steps": 1, "batch_size": 4, "dtype": "fp32", "query_max_len": 32}
@@ -154,7 +133,7 @@ def test_tct_colbert_fills_queries_and_leaves_its_marker_out_of_the_mean(tokeniz
 
 
 def test_rocketqa_marks_title_and_text_as_two_segments(tokenizer: Any, tmp_path: Path) -> None:
-    model = bert(tokenizer, 0, ErnieModel, ErnieConfig)
+    model = bert(tokenizer, 0, transformers.ErnieModel, transformers.ErnieConfig)
     encoder = opened(saved(model, model.config, tokenizer, tmp_path / "rocketqa"), "rocketqa")
     for title, text in zip(TITLES, TEXTS, strict=True):
         pair = tokenizer(title, text, return_tensors="pt", return_token_type_ids=True)
@@ -168,18 +147,16 @@ def mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 KINDS: dict[str, tuple[Any, Any]] = {
-    "bert": (BertModel, BertConfig),
-    "xlm-roberta": (XLMRobertaModel, XLMRobertaConfig),
-    "nomic_bert": (NomicBertModel, NomicBertConfig),
+    "bert": (transformers.BertModel, transformers.BertConfig),
+    "xlm-roberta": (transformers.XLMRobertaModel, transformers.XLMRobertaConfig),
+    "nomic_bert": (transformers.NomicBertModel, transformers.NomicBertConfig),
 }
 
 
 @pytest.mark.parametrize(
     "name", ["contriever", "cocondenser", "e5", "bge", "bge-m3", "snowflake", "snowflake-v2", "nomic"]
 )
-def test_a_preset_of_a_plain_checkpoint_sets_prefixes_pooling_and_length(
-    tokenizer: Any, tmp_path: Path, name: str
-) -> None:
+def test_a_preset_sets_prefixes_pooling_and_length(tokenizer: Any, tmp_path: Path, name: str) -> None:
     kind, config = KINDS[PRESETS[name].types[0]]
     model = bert(tokenizer, 0, kind, config)
     model.save_pretrained(folder := tmp_path / name)  # with the names of the published weights
@@ -210,9 +187,11 @@ CHAINS: dict[str, tuple[Any, Callable[[], list[nn.Module]]]] = {
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_of_modules_has_the_vectors_of_sentence_transformers(tokenizer: Any, tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)
-    config = T5Config(vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, pad_token_id=0)
-    t5 = T5EncoderModel(config).eval()
-    model: PreTrainedModel = t5 if name == "gtr" else bert(tokenizer)
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, pad_token_id=0
+    )
+    t5 = transformers.T5EncoderModel(config).eval()
+    model: transformers.PreTrainedModel = t5 if name == "gtr" else bert(tokenizer)
     saved(model, model.config, tokenizer, tmp_path / "base")
     pooling, modules = CHAINS[name]
     reference = chain(tmp_path / "chain", tmp_path / "base", pooling, *modules())

@@ -1,7 +1,5 @@
 """`pretrain`: reproducible bytes, also after an interruption; an encoder that other libraries open; refusals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +21,8 @@ from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
 
 WORDS = ["river", "bank", "loan", "water", "money", "matrix", "inverse", "plot", "unsqueezed", "eigenvalues"]
-PLAN: dict[str, Any] = {
-    "batch_size": 4, "epochs": 2, "max_length": 16, "held_out": 3, "learning_rate": 3e-3, "checkpoint_steps": 2,
-    "dtype": "fp32",
-}  # fmt: skip
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 2, "max_length": 16, "held_out": 3, "learning_rate": 3e-3}
+PLAN |= {"checkpoint_steps": 2, "dtype": "fp32"}
 BOTH = pytest.mark.parametrize("cocondenser", [False, True])
 TEXTS = ["The matrix has an inverse.", "", "river bank"]
 
@@ -42,9 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @BOTH
-def test_training_lowers_the_loss_of_held_out_documents(
-    corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
-) -> None:
+def test_training_lowers_the_held_out_loss(corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool) -> None:
     plan = {**PLAN, "cocondenser": cocondenser, "epochs": 9, "max_steps": 30, "learning_rate": 3e-2}
     out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
     for name in ["mlm", "condenser_mlm"] if cocondenser else ["mlm"]:
@@ -55,9 +49,7 @@ def test_training_lowers_the_loss_of_held_out_documents(
 
 
 @BOTH
-def test_transformers_and_sentence_transformers_open_the_output(
-    corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
-) -> None:
+def test_two_libraries_open_the_output(corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool) -> None:
     plan = {**PLAN, "cocondenser": cocondenser, "max_steps": 2}
     out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **plan)
     expected: dict[str, Any] = {"pooling": "cls", "normalize": False} if cocondenser else {}
@@ -94,7 +86,7 @@ def test_a_second_pretraining_continues_with_the_heads_of_the_first(
 
 
 @BOTH
-def test_train_dense_starts_from_the_output(
+def test_training_starts_from_it(
     corpus: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, cocondenser: bool
 ) -> None:
     from test_train_dense import write_examples
@@ -108,9 +100,7 @@ def test_train_dense_starts_from_the_output(
 
 
 @BOTH
-def test_the_first_layers_are_pretrained_in_accumulated_batches(
-    corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool
-) -> None:
+def test_some_layers_in_accumulated_batches(corpus: Path, tiny_bert: Path, tmp_path: Path, cocondenser: bool) -> None:
     plan = {**PLAN, "layers": 1, "max_steps": 4, "accumulate": 3, "batch_size": 2, "cocondenser": cocondenser}
     out = pretrain(corpus, output=tmp_path / "out", model=str(tiny_bert), **{**plan, "dtype": "bf16"})
     assert artifacts.read_manifest(out).counts["steps"] == 4

@@ -1,7 +1,5 @@
 """Pretraining: batches of masked spans, and their gradients in chunks and with caching."""
 
-from __future__ import annotations
-
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -48,7 +46,6 @@ def open_corpus(path: Path, tokenizer: Any) -> Callable[..., Corpus]:
 
 
 def plain(spans: Spans) -> list[tuple[int, ...]]:
-    """Return every span of a batch before masking, without [CLS] and [SEP]."""
     pairs = zip(spans.ids, spans.labels, strict=True)
     return [tuple(np.where(labels == IGNORED, ids, labels)[1:-1].tolist()) for ids, labels in pairs]
 
@@ -65,7 +62,6 @@ def held_out_of(corpus: Corpus) -> Spans:
 
 
 def numbers(tokenizer: Any, spans: Any) -> list[str]:
-    """Return the documents whose first word is in these spans."""
     texts = [tokenizer.decode(ids) for ids in spans]
     return [text.split()[0] for text in texts if text.startswith("number")]
 
@@ -78,9 +74,7 @@ def test_an_epoch_has_every_token_of_every_document_once(open_corpus: Callable[.
     assert max(map(len, spans)) <= PLAN.max_length - 2
 
 
-def test_epochs_and_seeds_differ_in_order_and_masks_not_in_content(
-    open_corpus: Callable[..., Corpus], tokenizer: Any
-) -> None:
+def test_epochs_and_seeds_differ_in_order_and_masks_only(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
     batches = list(open_corpus().batches())
     each = len(batches) // 3
     first, second, _ = (batches[epoch * each :][:each] for epoch in range(3))
@@ -115,9 +109,7 @@ def test_held_out_documents_are_not_trained_on(open_corpus: Callable[..., Corpus
     assert same(held_out_of(corpus), held_out_of(open_corpus(max_length=64)))
 
 
-def test_cocondenser_draws_two_spans_of_each_document_with_two_words(
-    open_corpus: Callable[..., Corpus], tokenizer: Any
-) -> None:
+def test_cocondenser_draws_two_spans_of_a_document(open_corpus: Callable[..., Corpus], tokenizer: Any) -> None:
     batches = list(open_corpus(cocondenser=True, epochs=1, held_out=0).batches())
     assert [len(batch.ids) for batch in batches] == [8] * 8, "documents of one word are dropped"
     for batch in batches:

@@ -1,7 +1,5 @@
 """Queries that are documents: their own document is no hit where runs are measured, and no negative."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace
@@ -80,9 +78,7 @@ def measured(data: Path, *runs: Path, measure: str = "MRR@10") -> list[float]:
     return [found[run.stem, measure] for run in runs]
 
 
-def test_fusions_are_tuned_on_the_lists_that_evaluate_measures(
-    arguments: Path, two_runs: list[Path], tmp_path: Path, notices: Notices
-) -> None:
+def test_fusions_tune_on_those_lists(arguments: Path, two_runs: list[Path], tmp_path: Path, notices: Notices) -> None:
     data = arguments / "data"
     weights = fuse(two_runs, tune=True, qrels=data, measure="MRR@10", output=tmp_path / "weights.json")
     assert notices.says("queries-in-corpus", path=data)
@@ -105,9 +101,7 @@ def test_folds_and_a_file_of_judgments_keep_the_mark(arguments: Path, two_runs: 
 
 
 @pytest.mark.usefixtures("few_feedbacks")
-def test_bm25_and_its_feedback_are_tuned_on_the_lists_that_evaluate_measures(
-    arguments: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_bm25_and_its_feedback_are_tuned_on_those_lists(arguments: Path, tmp_path: Path, notices: Notices) -> None:
     data, index = arguments / "data", arguments / "bm25"
     tuned = index_bm25(data, tune=True, measure="MRR@10", output=tmp_path / "tuned", threads=1)
     means = json.loads((tuned / "bm25.json").read_text("utf-8"))["tuning"]["means"]

@@ -1,7 +1,5 @@
 """Models that artifacts record by name: opened from the local Hugging Face cache alone, with the recorded content."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -40,7 +38,6 @@ print(json.dumps({"found": found, "attempts": attempts}))
 
 
 def record(folder: Path, fingerprint: str) -> Path:
-    """Make an artifact record a model by name."""
     manifest = artifacts.read_manifest(folder)
     model = {"name": NAME, "kind": "file", "fingerprint": fingerprint}
     changed = replace(manifest, inputs={**manifest.inputs, "model": model})
@@ -58,7 +55,6 @@ def cache(home: Path, model: Path) -> Path:
 
 @pytest.fixture
 def hub() -> Iterator[tuple[str, list[str]]]:
-    """Return the address of a hub, and the list of requested paths."""
     with recording_hub() as found:
         yield found
 
@@ -74,7 +70,6 @@ def index(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def run(commands: list[list[Any]], address: str, home: Path) -> dict[str, Any]:
-    """Run commands in a process that may use the network."""
     settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "https_proxy": address}
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -139,9 +134,7 @@ def test_a_model_in_the_cache_is_opened_if_its_content_is_the_recorded_one(
     assert (done["attempts"], hub[1]) == ([], [])
 
 
-def test_a_name_on_the_command_line_may_be_downloaded(
-    index: Path, tiny: Path, hub: tuple[str, list[str]], tmp_path: Path
-) -> None:
+def test_a_typed_name_may_be_downloaded(index: Path, tiny: Path, hub: tuple[str, list[str]], tmp_path: Path) -> None:
     words = ["search", tiny, "--split", "test", "--index", index, "--model", NAME, "--output", tmp_path / "run.parquet"]
     assert run([words], hub[0], tmp_path)["found"][0]["code"] == 2
     assert any(NAME in path for path in hub[1])

@@ -2,8 +2,6 @@
 not apply, is needed or is excluded, in every command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -16,13 +14,11 @@ from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import bare_type, is_list, is_mapping, is_pair
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, Condition, Option
 
-TEXTS = (
-    "x", "MRR@10", "1G", "1,0.5", "0.5", "bm25", "train", "random:2", "utf-8", "1", "title", "year > 1", "x=1", "a/b",
-)  # fmt: skip
-UNUSUAL = {  # options whose variant has conditions of its own that no declaration tells
-    "perturb": {"synonyms"}, "fuse": {"step"}, "evaluate": {"test", "correction"},
-    "export": {"collection", "split", "qrels", "dense", "model", "license", "measurements"},
-}  # fmt: skip
+TEXTS = ["x", "MRR@10", "1G", "1,0.5", "0.5", "bm25", "train", "random:2", "utf-8", "1", "title", "year > 1", "x=1"]
+TEXTS += ["a/b"]
+# options whose variant has conditions of its own that no declaration tells
+UNUSUAL = {"perturb": {"synonyms"}, "fuse": {"step"}, "evaluate": {"test", "correction"}}
+UNUSUAL |= {"export": {"collection", "split", "qrels", "dense", "model", "license", "measurements"}}
 Values = dict[str, Any]
 
 
@@ -40,7 +36,6 @@ def choices_of(kind: Any, declared: Option) -> tuple[str, ...]:
 
 
 def item(kind: Any, declared: Option) -> Any:
-    """Return one accepted value."""
     of, choices = item_type(kind), choices_of(kind, declared)
     if choices and not is_mapping(bare_type(kind)):
         return choices[0]
@@ -113,7 +108,6 @@ def completed(kind: type[Settings], values: Values) -> Values:
 
 
 def refusal(kind: type[Settings], values: Values) -> tuple[str, object]:
-    """Return the code of the refusal and its option."""
     try:
         kind(**values)
     except InputError as error:

@@ -1,7 +1,5 @@
 """The report in a browser: it opens offline, draws every chart, fits a phone, and escapes all text."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,8 +44,6 @@ def html(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class OpenPage:
-    """An opened page and its faults."""
-
     def __init__(self, browser: Any, path: Path, width: int, scheme: str):
         self.faults: list[str] = []
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -99,9 +95,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., OpenPage]]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_the_report_opens_without_faults(
-    open_page: Callable[..., OpenPage], html: Path, width: int, scheme: str
-) -> None:
+def test_it_opens_without_faults(open_page: Callable[..., OpenPage], html: Path, width: int, scheme: str) -> None:
     shown = open_page(html, width=width, scheme=scheme)
     assert not shown.faults
     assert shown.page.evaluate("document.documentElement.dataset.drawn") == scheme
@@ -171,9 +165,7 @@ def test_hovering_a_dot_shows_its_query(open_page: Callable[..., OpenPage], html
     assert page.evaluate("window.broken === undefined")
 
 
-def test_lists_open_with_the_keyboard_and_flag_relevant_documents(
-    open_page: Callable[..., OpenPage], html: Path
-) -> None:
+def test_lists_open_by_keyboard_and_flag_documents(open_page: Callable[..., OpenPage], html: Path) -> None:
     page = open_page(html, width=390).page
     first = page.query_selector(".queries .query")
     first.focus()
@@ -190,9 +182,7 @@ def test_lists_open_with_the_keyboard_and_flag_relevant_documents(
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_the_comparison_keeps_the_queries_with_all_words(
-    open_page: Callable[..., OpenPage], html: Path, width: int
-) -> None:
+def test_words_filter_the_comparison(open_page: Callable[..., OpenPage], html: Path, width: int) -> None:
     page = open_page(html, width=width).page
     assert len(page.query_selector_all(".queries > li")) == JUDGED
     page.fill("#find", "BLOOD oxygen")

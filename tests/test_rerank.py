@@ -1,7 +1,5 @@
 """`train-reranker` and `rerank`: losses, weights, the form of sentence-transformers, rescored hits, refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -30,7 +28,6 @@ from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.storage import Kind
-from hybrid_cli.training import loop
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.options import RerankerLoss
 from hybrid_cli.training.reranking import LOSSES, DevRanking, RerankerLearner, diagnostics
@@ -41,7 +38,6 @@ OPTIONS: dict[str, Any] = {"dtype": "fp32", "device": "cpu", "threads": 1}
 
 
 def scored(reranker: Path, run: pl.DataFrame, queries: dict[str, str]) -> pl.DataFrame:
-    """Return the pairs of a run with their scores, one by one."""
     texts = {docid: (title, text) for docid, title, text in TINY_DOCUMENTS}
     model = CrossEncoder.load(reranker, device="cpu")
     pairs = [(queries[qid], *texts[docid]) for qid, docid in run.select("qid", "docid").iter_rows()]
@@ -124,9 +120,7 @@ def test_each_depth_is_the_run_of_its_own_call(made: Path, reranker: Path, tmp_p
     assert artifacts.read_manifest(folder / "depth-1.parquet").counts["pairs"] == 6
 
 
-def test_the_report_shows_quality_and_cost_by_depth(
-    made: Path, reranker: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_quality_and_cost_are_by_depth(made: Path, reranker: Path, tmp_path: Path, notices: Notices) -> None:
     runs_of = {}
     for name in ("bm25", "dense"):
         depths = (1, 3) if name == "bm25" else (1, 2)
@@ -139,9 +133,9 @@ def test_the_report_shows_quality_and_cost_by_depth(
     assert "reranked" in shown.sections
     assert notices.says("short-lists", run="bm25, 3 rescored")
     rows = shown.rows("reranked-quality")
-    assert [(row["stage"], row["depth"]) for row in rows] == [
-        ("bm25", 0), ("bm25", 1), ("bm25", 3), ("dense-by-depth", 0), ("dense-by-depth", 1), ("dense-by-depth", 2)
-    ]  # fmt: skip
+    expected = [("bm25", 0), ("bm25", 1), ("bm25", 3), ("dense-by-depth", 0), ("dense-by-depth", 1)]
+    expected += [("dense-by-depth", 2)]
+    assert [(row["stage"], row["depth"]) for row in rows] == expected
     done = hybrid("evaluate", *given, runs_of["bm25"] / "depth-3.parquet", "--split", "test", "--format", "json")
     means = {run["run"]: run["means"]["MRR@10"] for run in json.loads(done.out)["runs"]}
     assert [row["mean"] for row in rows if row["stage"] == "bm25"][::2] == [
@@ -194,10 +188,8 @@ def test_a_query_without_text_keeps_its_order(place: Path) -> None:
     assert artifacts.read_manifest("out.parquet").counts["queries_without_text"] == 1
 
 
-PLAN: dict[str, Any] = {
-    "batch_size": 4, "negatives": 2, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3, "dtype": "fp32",
-    "max_length": 48, "query_max_len": 16, "threads": 1,
-}  # fmt: skip
+PLAN: dict[str, Any] = {"batch_size": 4, "negatives": 2, "epochs": 2, "checkpoint_steps": 2, "learning_rate": 1e-3}
+PLAN |= {"dtype": "fp32", "max_length": 48, "query_max_len": 16, "threads": 1}
 PAIRS = pl.DataFrame(
     {
         "query": ["river bank", "a loan of money", "matrix " * 30, "water"],
@@ -240,9 +232,7 @@ def test_the_active_share_is_the_derivative_of_the_positive(loss: RerankerLoss) 
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_training_lowers_the_loss_and_raises_the_dev_score(
-    examples: Path, tiny_bert: Path, tmp_path: Path, loss: RerankerLoss
-) -> None:
+def test_training_lowers_the_loss(examples: Path, tiny_bert: Path, tmp_path: Path, loss: RerankerLoss) -> None:
     plan = PLAN | {"epochs": 5, "eval_steps": 8, "loss": loss, "learning_rate": 3e-3}
     out = train_reranker(examples, model=str(tiny_bert), output=tmp_path / "out", dev=examples, **plan)
     curve = pl.read_parquet(out / "curve.parquet")
@@ -254,26 +244,6 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == max(dev)
     found = DevRanking(examples, 200, CrossEncoder.load(out)).measure()["dev_MRR@10"]
     assert found == pytest.approx(max(dev))
-
-
-def test_an_interrupted_training_ends_with_the_same_weights(
-    examples: Path, tiny_bert: Path, trained_reranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = loop.save_checkpoint
-
-    def interrupted(*arguments: Any) -> None:
-        save(*arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train_reranker(examples, model=str(tiny_bert), output=tmp_path / "out", **PLAN)
-    monkeypatch.undo()
-    out = train_reranker(examples, model=str(tiny_bert), output=tmp_path / "out", **PLAN)
-    assert weights(out) == weights(trained_reranker)
-    assert (out / "curve.parquet").read_bytes() == (trained_reranker / "curve.parquet").read_bytes()
-    other = train_reranker(examples, model=str(tiny_bert), output=tmp_path / "1", **PLAN, seed=1)
-    assert weights(other) != weights(out)
 
 
 def test_scores_in_bf16_have_more_than_8_significant_bits(trained_reranker: Path) -> None:
@@ -342,9 +312,7 @@ def changed(reranker: Path, copy: Path, **config: Any) -> Path:
     return copy
 
 
-def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
-    tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_a_head_of_three_labels_is_replaced_in_training(tiny_bert: Path, tmp_path: Path, notices: Notices) -> None:
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=3)
@@ -363,7 +331,7 @@ def test_a_head_of_three_labels_is_refused_and_replaced_in_training(
         ({"reranker.json": '{"most": 20}'}, refusal("json-unknown-field", path="reranker.json")),
     ],
 )
-def test_files_that_are_not_supported_are_refused(
+def test_other_files_are_refused(
     trained_reranker: Path, tmp_path: Path, files: dict[str, str], words: str | Refusal
 ) -> None:
     copy = changed(trained_reranker, tmp_path / "copy")

@@ -1,7 +1,5 @@
 """A call that was interrupted ends, when it is repeated, with the files of one that was not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +16,7 @@ from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.pretrain import pretrain
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_lambda import train_lambda
+from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.training import loop
 
@@ -29,6 +28,7 @@ TRAININGS: dict[str, tuple[Callable[..., Path], dict[str, Any]]] = {
     "validations": (train_dense, {"loss": "nll", "dev": "train.parquet", "eval_steps": 1}),
     "dynamic negatives": (train_dense, {"loss": "residual-nll", "index": "bm25", "dynamic_negatives": 1}),
     "adapter": (train_dense, {"loss": "nll", "lora_r": 4}),
+    "reranker": (train_reranker, {"negatives": 1}),
     "small student": (distill_lite, {"teacher": "model", "dim": 4}),
     "query encoder": (distill_lite, {"teacher": "model", "queries_only": True}),
     **{name: (train_sparse, {"architecture": name}) for name in ("splade", "unicoil", "deepct")},
@@ -45,9 +45,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_an_interrupted_training_ends_with_the_same_bytes(
-    here: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices, name: str
-) -> None:
+def test_a_training_that_was_resumed(here: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices, name: str) -> None:
     stage, options = TRAININGS[name]
     options = {"max_steps": 4, "checkpoint_steps": 2, "batch_size": 4, "learning_rate": 1e-2, **options}
     if "encoder" not in options:

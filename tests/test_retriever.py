@@ -1,7 +1,5 @@
 """Retrievers: what is evaluated is what is searched, for every method and rule, on real and made-up collections."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -47,7 +45,6 @@ RULES = ("exact", "min", "zero", "ignore", "drop")
 
 @pytest.fixture(scope="module")
 def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both indexes of the collection `tiny`, and their runs."""
     folder = tmp_path_factory.mktemp("retriever")
     index_bm25(tiny, output=folder / "bm25")
     encode(tiny, model=str(tiny_bert), output=folder / "dense")
@@ -74,7 +71,7 @@ def equal(run: pl.DataFrame, other: pl.DataFrame, tolerance: float = 0.0) -> Non
         if (method, RULES[(number + step) % len(RULES)]) != ("product", "drop")  # refused: few common documents
     ],
 )
-def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
+def test_a_search_is_a_fusion_and_that_of_python(
     made: Path, tiny: Path, tmp_path: Path, method: str, rule: str
 ) -> None:
     sides = [made / "bm25", made / "dense"]
@@ -97,7 +94,6 @@ def test_a_search_is_the_fusion_of_two_runs_and_the_python_search(
 
 
 def rich(folder: Path) -> Path:
-    """The docstrings of a package."""
     few = {"train": 1, "dev": 1, "test": 40}
     return prepare(PreparePythonDocs(package=["rich"], sample=150, sample_queries=few, output=folder / "rich"))
 
@@ -116,9 +112,7 @@ def made_up(folder: Path) -> Path:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("collection", [rich, pytest.param(made_up, marks=pytest.mark.exhaustive)])
-def test_the_law_holds_on_other_collections(
-    collection: Callable[[Path], Path], tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_the_law_holds_elsewhere(collection: Callable[[Path], Path], tiny_bert: Path, tmp_path: Path) -> None:
     path, sides = collection(tmp_path), [tmp_path / "bm25", tmp_path / "dense"]
     index_bm25(path, output=sides[0])
     encode(path, model=str(tiny_bert), output=sides[1])
@@ -182,9 +176,9 @@ def test_indexes_in_memory_have_the_hits_of_those_on_disk(
 def test_hits_have_rank_and_score_in_each_index_and_texts(made: Path, tmp_path: Path) -> None:
     retriever = compose([made / "bm25", made / "dense"], method="minmax", depth=3, output=tmp_path / "retriever")
     hits = open_retriever(retriever).search("salt water", k=3)
-    assert hits.columns == [
-        "qid", "docid", "rank", "score", "bm25_rank", "bm25_score", "dense_rank", "dense_score", "title", "text",
-    ]  # fmt: skip
+    expected = ["qid", "docid", "rank", "score", "bm25_rank", "bm25_score", "dense_rank", "dense_score", "title"]
+    expected += ["text"]
+    assert hits.columns == expected
     for name in ("bm25", "dense"):
         alone = open_index(made / name).search("salt water", k=3)
         there = hits.drop_nulls(f"{name}_rank").join(alone, on="docid", how="left", suffix="_alone")
@@ -202,9 +196,7 @@ def test_two_indexes_in_python_are_their_default_retriever(made: Path, tmp_path:
     assert printed.select("docid", "score").equals(composed.select("docid", "score"))
 
 
-def test_weights_of_a_tuning_are_those_of_the_retriever(
-    made: Path, tiny: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_tuned_weights_are_those_of_it(made: Path, tiny: Path, tmp_path: Path, notices: Notices) -> None:
     pair = [made / "bm25.parquet", made / "dense.parquet"]
     weights = fuse(pair, tune=True, qrels=tiny, split="test", depth=DEPTH, output=tmp_path / "weights.json")
     retriever = compose([made / "bm25", made / "dense"], weights=f"@{weights}", output=tmp_path / "retriever")
@@ -248,9 +240,7 @@ def test_an_index_that_was_built_again_is_refused(made: Path, tiny: Path, tmp_pa
         search(index=tmp_path / "retriever", query="salt")
 
 
-def test_a_run_of_a_retriever_is_followed_to_its_corpus_indexes_and_judgments(
-    made: Path, tiny: Path, tmp_path: Path
-) -> None:
+def test_a_run_is_followed_to_corpus_indexes_and_judgments(made: Path, tiny: Path, tmp_path: Path) -> None:
     sides = [made / "bm25", made / "dense"]
     retriever = compose(sides, tune=True, qrels=tiny, split="test", depth=DEPTH, output=tmp_path / "retriever")
     run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
@@ -327,9 +317,7 @@ def test_a_retriever_without_its_file_is_named_as_damaged(made: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("texts", [["salt", "sea water", ""], ["salt lake"]])
-def test_documents_without_a_sentence_give_scales_by_their_texts(
-    tmp_path: Path, tiny_bert: Path, texts: list[str]
-) -> None:
+def test_without_sentences_texts_give_scales(tmp_path: Path, tiny_bert: Path, texts: list[str]) -> None:
     corpus = write_corpus(tmp_path / "corpus.parquet", texts)
     sides = [index_bm25(corpus, output=tmp_path / "bm25"), encode(corpus, model=str(tiny_bert), output=tmp_path / "d")]
     hits = open_retriever(compose(sides, output=tmp_path / "retriever")).search("salt")
@@ -346,9 +334,7 @@ def test_documents_without_any_text_have_no_default_fusion(tmp_path: Path, tiny_
     assert hits["score"].is_finite().all()
 
 
-def test_a_reranker_of_a_retriever_rescores_the_fused_hits_as_rerank_does(
-    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_reranker_rescores_hits_as_rerank_does(made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     torch.manual_seed(3)
     reranker = tmp_path / "reranker"
     model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)

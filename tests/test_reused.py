@@ -1,7 +1,5 @@
 """`evaluate` and `report` warn about runs that were tuned or trained on the queries that they measure."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,8 @@ TUNED: dict[str, object] = {"run": "fused", "part": Kind.WEIGHTS, "count": 4, "q
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(workdir: Path) -> Path:
     """Return a folder with weights tuned on q0 to q3, the fused run, and qrels of q0 to q3 and of q4 to q7."""
-    monkeypatch.chdir(tmp_path)
     qids = [f"q{number}" for number in range(8)]
     Path("a.trec").write_text("".join(f"{qid} Q0 good 1 2.0 a\n{qid} Q0 bad 2 1.0 a\n" for qid in qids))
     Path("b.trec").write_text("".join(f"{qid} Q0 bad 1 2.0 b\n{qid} Q0 good 2 1.0 b\n" for qid in qids))
@@ -39,11 +36,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         done = hybrid("fuse", "a.trec", "b.trec", *words)
         assert done.code == 0, done.err
-    return tmp_path
+    return workdir
 
 
 def warned(qrels: str) -> bool:
-    """Evaluate the fused run; return whether a warning names the four queries of its tuning."""
     done = hybrid("evaluate", "--qrels", qrels, "fused.parquet", "a.trec")
     assert done.code == 0, done.err
     assert done.warnings.count("queries-reused") == done.says("queries-reused", **TUNED)
@@ -146,9 +142,7 @@ def lengths(tmp_path: Path) -> Path:
     return folder
 
 
-def test_tuned_k1_and_b_are_followed_from_a_run_of_the_index_only(
-    lengths: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_tuned_k1_and_b_are_followed_from_runs_only(lengths: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """A model whose negatives come from that index has not seen the judgments of its tuning."""
     index = index_bm25(lengths, tune=True, split="one", output=tmp_path / "bm25", threads=1)
     run = search(lengths, split="one", threads=1, index=index, output=tmp_path / "bm25.parquet")
@@ -170,9 +164,7 @@ def test_tuned_k1_and_b_are_followed_from_a_run_of_the_index_only(
     assert reused({"x": run}, judged) == []
 
 
-def test_queries_of_the_validation_and_queries_that_were_left_out_are_not_trained_on(
-    tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_queries_of_validation_and_left_out_ones_are_untrained(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """Half of the queries are mined with the judgments of all; the other split validates."""
     queries = pl.read_parquet(tiny / "queries.train.parquet")
     queries.head(3).write_parquet(tmp_path / "half.parquet")
@@ -196,9 +188,7 @@ def test_queries_of_the_validation_and_queries_that_were_left_out_are_not_traine
         assert found == ([(Kind.EXAMPLES, used)] if used else [])
 
 
-def test_examples_of_several_collections_are_followed_to_each_of_them(
-    tiny: Path, lengths: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_examples_are_followed_to_each_collection(tiny: Path, lengths: Path, tiny_bert: Path, tmp_path: Path) -> None:
     (lengths / "queries.one.parquet").rename(lengths / "queries.train.parquet")
     (lengths / "qrels.one.parquet").rename(lengths / "qrels.train.parquet")
     mine_negatives([tiny, lengths], split="train", sources="random:1", output=tmp_path / "t.parquet")
@@ -209,9 +199,7 @@ def test_examples_of_several_collections_are_followed_to_each_of_them(
         assert len(reused({"x": run}, data / "qrels.train.parquet")) == 1
 
 
-def test_a_part_that_was_made_again_is_not_what_the_run_was_made_of(
-    parts: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_part_that_was_made_again_is_another_part(parts: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     shutil.copytree(parts, folder)  # where the recorded path of the judgments leads nowhere
     assert len(reused({"x": folder / "dense.parquet"}, tiny / "qrels.train.parquet")) == 1

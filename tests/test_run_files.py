@@ -1,7 +1,5 @@
 """Runs in files: accepted runs are read unchanged, in blocks or whole; damaged runs are refused."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import tempfile
@@ -13,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import Notices, Refusal, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, write_run
@@ -37,7 +35,6 @@ def table_of(hits: dict[str, dict[str, float]]) -> pl.DataFrame:
 
 @contextmanager
 def small_blocks(rows: int) -> Iterator[Path]:
-    """Yield an empty folder; files in it are read in blocks of a few rows."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(reading, "BLOCK_ROWS", rows)
         patch.setattr("hybrid_cli.runs.files.BLOCK_ROWS", rows)
@@ -60,9 +57,7 @@ def test_a_run_of_hybrid_is_read_unchanged_in_blocks_and_whole(hits: dict[str, d
 
 
 @given(TABLES, SEEDS, st.integers(1, 7))
-def test_the_order_of_the_rows_of_a_foreign_run_does_not_matter(
-    hits: dict[str, dict[str, float]], seed: int, rows: int
-) -> None:
+def test_the_order_of_rows_of_a_foreign_run_is_free(hits: dict[str, dict[str, float]], seed: int, rows: int) -> None:
     table = table_of(hits)
     with small_blocks(rows) as folder:
         table.sample(fraction=1.0, shuffle=True, seed=seed).write_parquet(folder / "run.parquet")
@@ -70,7 +65,7 @@ def test_the_order_of_the_rows_of_a_foreign_run_does_not_matter(
 
 
 @given(TABLES.filter(bool), st.integers(-3, 3), st.integers(1, 3), st.integers(1, 7))
-def test_a_trec_file_round_trips_wherever_its_ranks_start(
+def test_a_trec_file_survives_with_any_ranks(
     hits: dict[str, dict[str, float]], start: int, step: int, rows: int
 ) -> None:
     table = table_of(hits)
@@ -94,7 +89,6 @@ def test_shuffled_rows_of_a_run_of_hybrid_are_refused(hits: dict[str, dict[str, 
 
 
 def in_whole_queries(table: pl.DataFrame) -> bool:
-    """Return whether every query is one piece with the ranks 1, 2, 3, ..."""
     spans = table.select(pl.col("qid").rle().struct.field("value")).to_series()
     counted = table.select((pl.col("rank") == pl.int_range(1, pl.len() + 1).over("qid")).all()).item()
     return spans.n_unique() == len(spans) and bool(counted)
@@ -112,9 +106,7 @@ def in_whole_queries(table: pl.DataFrame) -> bool:
     ],
     ids=["nan", "infinity", "document twice", "gap", "rank twice", "query in two places"],
 )
-def test_a_run_with_a_manifest_is_checked_too(
-    tmp_path: Path, row: tuple[str, str, int, float], problem: Refusal
-) -> None:
+def test_runs_with_a_manifest_are_checked(tmp_path: Path, row: tuple[str, str, int, float], problem: Refusal) -> None:
     *hit, score = row
     finite = score if math.isfinite(score) else 0.5
     path = write_run(tmp_path / "run.parquet", [*HITS, (*hit, finite)])  # type: ignore[list-item]
@@ -232,3 +224,92 @@ def test_a_bad_rank_changes_the_order_of_its_query_only(tmp_path: Path, notices:
     found = runs.read_run(tmp_path / "run")
     assert found.rows() == [("q1", "a", 1, 1.0), ("q1", "b", 2, 2.0), ("q2", "b", 1, 2.0), ("q2", "a", 2, 1.0)]
     assert notices.says("ranks-repaired", path="run", count=1)
+
+
+def _hits(*rows: tuple[str, str, float]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"qid": pl.String, "docid": pl.String, "score": pl.Float32}, orient="row")
+
+
+def test_ranks_and_depth_are_per_query() -> None:
+    hits = _hits(("q2", "a", 1.0), ("q2", "b", 3.0), ("q2", "c", 2.0), ("q1", "a", 5.0))
+    assert runs.ranked(hits, 2).rows() == [("q2", "b", 1, 3.0), ("q2", "c", 2, 2.0), ("q1", "a", 1, 5.0)]
+    pieces = _hits(("q", "a", 1.0), ("r", "a", 1.0), ("q", "b", 2.0))
+    assert runs.ranked(pieces).rows() == [("q", "b", 1, 2.0), ("q", "a", 2, 1.0), ("r", "a", 1, 1.0)]
+
+
+def test_equal_scores_are_ordered_by_docid_as_a_string() -> None:
+    hits = _hits(("q", "9", 1.0), ("q", "é", 1.0), ("q", "10", 1.0), ("q", "B", 1.0), ("q", "a", 1.0))
+    assert runs.ranked(hits)["docid"].to_list() == ["10", "9", "B", "a", "é"]
+
+
+def test_runs_are_named_by_stems_and_by_folders_if_stems_are_equal(tmp_path: Path) -> None:
+    assert list(runs.name_runs(["out/bm25.parquet", "out/dense.parquet"])) == ["bm25", "dense"]
+    assert list(runs.name_runs(["x/out/bm25.parquet", "y/out/bm25.parquet"])) == ["x/out/bm25", "y/out/bm25"]
+    assert runs.name_runs(["BM25 tuned=out/a.parquet"]) == {"BM25 tuned": Path("out/a.parquet")}
+    odd = tmp_path / "k1=0.9.parquet"
+    odd.touch()
+    assert runs.name_runs([odd]) == {"k1=0.9": odd}
+    with raises("duplicate-name", name="a"):
+        runs.name_runs(["a=x.parquet", "a=y.parquet"])
+    with raises("repeated-input", path="x.parquet"):
+        runs.name_runs(["x.parquet", "x.parquet"])
+
+
+def test_positions_find_ids_or_name_the_unknown_ones() -> None:
+    known = pl.Series(["a", "b", "c", "b"])
+    assert runs.positions(pl.Series(["c", "b", "c"]), known, "no document").tolist() == [2, 1, 2]
+    assert not len(runs.positions(pl.Series([], dtype=pl.String), known, "no document"))
+    with raises("unknown-id", id="x"):
+        runs.positions(pl.Series(["x", "a", "y", "x"]), known, "no document")
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> Path:
+    docs = write_lines(
+        tmp_path / "docs.csv", "id,text", "d1,salt of the deep sea", "d2,two tides of one day", "d3,salt"
+    )
+    queries = write_lines(tmp_path / "q.txt", "salt of oceans", "tides by day", "deep water")
+    write_lines(tmp_path / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1")
+    commands = [
+        ["prepare", "files", docs, "--output", tmp_path / "data"],
+        *(
+            step
+            for name, k1 in (("bm25", 0.9), ("other", 0.1))
+            for step in (
+                ["index-bm25", tmp_path / "data", "--k1", k1, "--output", tmp_path / name],
+                ["search", "--queries", queries, "--index", tmp_path / name, "--output", tmp_path / f"{name}.parquet"],
+            )
+        ),
+    ]
+    for words in commands:
+        done = hybrid(*words)
+        assert done.code == 0, done.err
+    return tmp_path
+
+
+def test_a_report_shows_texts_without_their_options(searched: Path) -> None:
+    both = [searched / "bm25.parquet", searched / "other.parquet"]
+    page = searched / "r.html"
+    words = ["report", *both, "--qrels", searched / "judgments.tsv", "--complement", "bm25", "other"]
+    done = hybrid(*words, "--output", page)
+    assert done.code == 0, done.err
+    shown = page.read_text()
+    assert "salt of oceans" in shown
+    queries = searched / "q.txt"
+    queries.write_text("changed since then\n")  # not those of the runs
+    done = hybrid(*words, "--output", searched / "second.html")
+    assert done.code == 0, done.err
+    assert "salt of oceans" not in (searched / "second.html").read_text()
+    assert "changed since then" not in (searched / "second.html").read_text()
+
+
+def test_a_retriever_s_run_is_known_too(searched: Path) -> None:
+    made = hybrid("compose", searched / "bm25", searched / "other", "--output", searched / "retriever")
+    assert made.code == 0, made.err
+    run = searched / "hybrid.parquet"
+    done = hybrid("search", "--queries", searched / "q.txt", "--index", searched / "retriever", "--output", run)
+    assert done.code == 0, done.err
+    words = ["report", run, searched / "bm25.parquet", "--qrels", searched / "judgments.tsv"]
+    done = hybrid(*words, "--output", searched / "r.html")
+    assert done.code == 0, done.err
+    assert "salt of oceans" in (searched / "r.html").read_text()

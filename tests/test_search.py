@@ -1,7 +1,5 @@
 """`search`: runs, the check of the encoder, options by kind of index, and the hits of one query."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -62,9 +60,7 @@ def test_a_dense_run_ranks_by_inner_products(tiny: Path, tiny_bert: Path, dense:
         assert hits["rank"].to_list() == [1, 2, 3, 4, 5]
 
 
-def test_stored_query_vectors_give_the_same_run_as_texts(
-    tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
-) -> None:
+def test_stored_vectors_give_the_same_run(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
     queries = encode(tiny, output=tmp_path / "queries", model=str(tiny_bert), split="test", dtype="fp32")
     stored = search(queries=queries, index=dense, output=tmp_path / "stored.parquet")
     texts = search(tiny, split="test", index=dense, output=tmp_path / "texts.parquet")
@@ -82,9 +78,7 @@ def test_queries_are_encoded_with_the_contract_of_the_index(tiny: Path, tiny_ber
     np.testing.assert_allclose(run["score"], pairs, rtol=1e-4)
 
 
-def test_another_encoder_is_refused_with_the_differences(
-    tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
-) -> None:
+def test_another_encoder_differs_in_names(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
     def differences_from(model: str) -> list[str]:
         with raises("other-encoder", path=dense, model=model) as caught:
             search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", model=model)
@@ -106,9 +100,7 @@ def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp
 
 
 @pytest.mark.parametrize("options", [{}, {"k1": 1.2, "b": 0.75}, {"rm3": True, "fb_docs": 2}], ids=str)
-def test_matrix_and_lucene_give_the_same_run(
-    tiny: Path, lexical: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_matrix_and_lucene_are_equal(tiny: Path, lexical: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     given: dict[str, Any] = {"split": "test", "index": lexical}
     plain, matrix, lucene = (
         runs.read_run(search(tiny, output=tmp_path / f"{number}.parquet", **given, **how))
@@ -144,18 +136,14 @@ def test_options_of_other_kinds_of_index_are_refused(tiny: Path, lexical: Path, 
                 search(tiny, split="test", index=index, output=tmp_path / "run.parquet", **{name: options[name]})
 
 
-def test_options_of_several_indexes_apply_to_one_of_them_each(
-    tiny: Path, tiny_bert: Path, lexical: Path, dense: Path
-) -> None:
+def test_options_of_several_indexes_apply_to_one(tiny: Path, tiny_bert: Path, lexical: Path, dense: Path) -> None:
     both, query = [lexical, dense], "salt in sea water"
     search(tiny, index=both, query=query, k1=0.5, model=str(tiny_bert))
     first = search(tiny, index=[lexical], query=query, k1=0.5)
     assert first["score"].to_list() != search(tiny, index=[lexical], query=query)["score"].to_list()
 
 
-def test_an_hnsw_index_of_a_small_corpus_gives_the_exact_run(
-    tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path
-) -> None:
+def test_an_hnsw_index_gives_the_exact_run(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
     graph = encode(tiny, output=tmp_path / "graph", model=str(tiny_bert), dtype="fp32", index_type="hnsw")
     found = [
         runs.read_run(search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet"))
@@ -187,9 +175,7 @@ def test_hits_of_several_indexes_are_fused_with_the_rank_in_each(tiny: Path, lex
     assert f"bm25 -, clear-index {ranks['hamlet']}]" in printed
 
 
-def test_printed_hits_are_fused_like_a_run_with_tuned_weights(
-    tiny: Path, lexical: Path, dense: Path, tmp_path: Path
-) -> None:
+def test_printed_hits_are_fused_like_a_tuned_run(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:
     both = [
         search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in (lexical, dense)
     ]

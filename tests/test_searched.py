@@ -1,7 +1,5 @@
 """Runs of other queries or of another corpus are refused; foreign runs are compared by the ids of their queries."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -128,10 +126,7 @@ def test_a_corpus_that_changed_after_the_search_is_named(tmp_path: Path) -> None
         evaluate([tmp_path, run], split="test")
 
 
-def test_a_search_with_other_documents_than_those_of_the_index_warns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_search_with_other_documents_than_those_of_the_index_warns(workdir: Path) -> None:
 
     def prepare(output: str, *texts: str) -> None:
         lines = ["id,text", *(f"{number},{text}" for number, text in enumerate(texts, 1))]

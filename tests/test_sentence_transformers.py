@@ -1,7 +1,5 @@
 """Folders of sentence-transformers and model2vec: the vectors of that library, computed here or there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -177,7 +175,6 @@ def saved(tiny_bert: Path, mlm: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def model(saved: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
-    """Return a copy of a saved model."""
     return lambda name: Path(shutil.copytree(saved[name], tmp_path / "model"))
 
 
@@ -224,7 +221,7 @@ def test_minilm_is_that_of_the_library_without_its_import() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_search_uses_the_stored_contract(
+def test_search_uses_a_contract(
     tiny: Path, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library opens a folder when it is encoded; searches, and a combination with it, need the library no more."""
@@ -274,9 +271,7 @@ def test_a_folder_of_model2vec_is_a_static_model(saved: dict[str, Path], normali
 
 
 @pytest.mark.parametrize("labels", [1, 2])
-def test_a_cross_encoder_has_the_scores_of_the_library(
-    saved: dict[str, Path], tiny_bert: Path, labels: int, tmp_path: Path
-) -> None:
+def test_cross_encoders_have_its_scores(saved: dict[str, Path], tiny_bert: Path, labels: int, tmp_path: Path) -> None:
     folder = saved["reranker"]
     if labels == 2:
         torch.manual_seed(0)
@@ -311,9 +306,7 @@ REFUSED: list[tuple[str, str, str, Any]] = [  # model, file, key, value
 
 
 @pytest.mark.parametrize(("name", "file", "key", "value"), REFUSED)
-def test_a_folder_that_needs_more_than_its_files_is_refused(
-    model: Callable[[str], Path], name: str, file: str, key: str, value: Any
-) -> None:
+def test_an_incomplete_folder_fails(model: Callable[[str], Path], name: str, file: str, key: str, value: Any) -> None:
     folder = model(name)
     edit(folder / file, **{key: value})
     with pytest.raises(InputError):

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001 - punctuation of other scripts
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +87,8 @@ def test_all_sentences_are_in_order_with_white_space_folded(tmp_path: Path) -> N
         ("a#1#2", "Mr. Fox has a second one?", "a#1", 0),
         ("d#1", "A last sentence without a stop", "d", 3),
     ]
-    assert Sentences(corpus, "all", 0).count() == {
-        "documents": 4, "empty_documents": 2, "sentences": 3, "short_sentences": 3, "queries": 3,
-    }  # fmt: skip
+    expected = {"documents": 4, "empty_documents": 2, "sentences": 3, "short_sentences": 3, "queries": 3}
+    assert Sentences(corpus, "all", 0).count() == expected
 
 
 def test_samples_are_sentences_and_crops_are_parts_of_samples(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`export` for search engines: every format has the impacts and vectors."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -9,15 +7,25 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from command import Refusal, hybrid, refusal
+import torch
+from command import Refusal, hybrid, raises, refusal
+from sparse_models import write_checkpoint
+from tiny_collection import write_lines
 
+from hybrid_cli import artifacts, open_retriever
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
+from hybrid_cli.commands import PrepareFiles
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.export import export
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.inspect import INTACT, UNCHANGED, inspect
+from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.update import update
+from hybrid_cli.storage import Kind
 
 ENGINES = ("opensearch", "elasticsearch", "qdrant", "parquet")
 
@@ -47,11 +55,10 @@ def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def here(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(indexed: Path, workdir: Path) -> Path:
     for path in indexed.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (workdir / path.name).symlink_to(path)
+    return workdir
 
 
 def exported(form: str, *options: str) -> Path:
@@ -78,9 +85,8 @@ def test_the_indexes_of_a_retriever_are_exported_as_they_are_alone(retriever: Pa
     for name in ("documents.ndjson", "documents.jsonl", "documents.parquet", "index.json"):
         assert (alone / name).is_file() == Path("both", name).is_file()
         assert not (alone / name).is_file() or (alone / name).read_bytes() == Path("both", name).read_bytes()
-    assert [fusion[name] for name in ("method", "weights", "missing", "depth")] == [
-        "weighted-sum", [0.5, 1], "exact", 1000
-    ]  # fmt: skip
+    expected = ["weighted-sum", [0.5, 1], "exact", 1000]
+    assert [fusion[name] for name in ("method", "weights", "missing", "depth")] == expected
     assert [index["name"] for index in fusion["indexes"]] == ["bm25", "dense"]
     assert fusion["indexes"][1]["written"] == "vector"
 
@@ -182,3 +188,103 @@ def test_an_export_is_up_to_date_and_works_without_a_dense_index(here: Path) -> 
         assert done.code == 0, done.err
     assert done.says("up-to-date")
     assert pl.read_parquet("lexical/documents.parquet").columns == ["docid", "title", "text", "indices", "values"]
+
+
+QUERIES = ["salt water", "oxygen in the blood", "parsing"]
+
+
+@pytest.fixture
+def home(tiny: Path, tiny_bert: Path, workdir: Path) -> Path:
+    folder = workdir / "home"
+    shutil.copytree(tiny, folder / "collection")
+    shutil.copytree(tiny_bert, folder / "model")
+    return folder
+
+
+def shipped(retriever: Path, home: Path) -> pl.DataFrame:
+    """Ship a retriever, remove everything else, and compare hits, scores and texts; return the hits."""
+    before = open_retriever(retriever).search(QUERIES, 5)
+    Path("out").mkdir()
+    assert hybrid("export", retriever, "--format", "folder", "--output", "out/shipped").says("written")
+    assert hybrid("export", retriever, "--format", "folder", "--output", "out/shipped").says("up-to-date")
+    Path("elsewhere").mkdir()
+    shutil.copytree("out/shipped", "elsewhere/retriever")
+    shutil.rmtree(home)
+    shutil.rmtree("out")
+    after = open_retriever("elsewhere/retriever").search(QUERIES, 5)
+    assert after.equals(before)
+    assert after["text"].null_count() == 0
+    done = hybrid("search", "--index", "elsewhere/retriever", "--query", QUERIES[0], "--format", "json")
+    assert (done.code, done.warnings) == (0, []), done.err
+    assert {each["state"] for each in inspect([Path("elsewhere/retriever")], verify=True)} == {INTACT}
+    return after
+
+
+def test_a_retriever_leaves_as_one_folder(home: Path) -> None:
+    index_bm25(home / "collection", output=home / "bm25")
+    encode(home / "collection", model=str(home / "model"), output=home / "dense")
+    retriever = compose([home / "bm25", home / "dense"], output=home / "hybrid")
+    shipped(retriever, home)
+    files = {path.relative_to("elsewhere/retriever").as_posix() for path in Path("elsewhere/retriever").glob("*/*")}
+    assert files == {"indexes/bm25", "indexes/dense", "models/model", "texts/corpus.parquet"}
+    inputs = [source for each in inspect([Path("elsewhere/retriever")], verify=True) for source in each["inputs"]]
+    needed = [source for source in inputs if source["role"] in ("model", "corpus", "index 1", "index 2")]
+    assert {source["state"] for source in needed} == {UNCHANGED}
+    assert {source["path"].split("/", 2)[2] for source in needed} == files
+
+
+def test_passages_shards_appended_documents_and_a_reranker_leave_too(home: Path) -> None:
+    rows = [{"id": f"d{n}", "title": f"T{n}", "text": f"salt water parser number {n} " * (n + 1)} for n in range(9)]
+    write_lines(home / "docs.jsonl", rows)
+    write_lines(home / "more.jsonl", [{"id": "new", "title": "New", "text": "oxygen and blood " * 12}])
+    for name in ("docs", "more"):
+        prepare(PrepareFiles([home / f"{name}.jsonl"], split_passages=20, output=home / name))
+    index_bm25(home / "docs", shards=2, output=home / "first")
+    update(home / "first", add=home / "more", output=home / "bm25")
+    encode(home / "docs", model=str(home / "model"), output=home / "vectors")
+    update(home / "vectors", add=home / "more", output=home / "dense")
+    torch.manual_seed(3)
+    model = CrossEncoder.load(home / "model", device="cpu", train=True, max_length=64, query_max_len=24)
+    with artifacts.open_output(home / "reranker", Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
+        model.save(work)
+    retriever = compose(
+        [home / "bm25", home / "dense"], method="rrf", reranker=str(home / "reranker"), rerank_depth=3,
+        output=home / "hybrid",
+    )  # fmt: skip
+    hits = shipped(retriever, home)
+    assert "new" in hits["docid"].to_list()
+    assert hits["passage"].null_count() == 0
+
+
+def test_learned_weights_and_a_model_of_the_cache_leave_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(home / "hub"))
+    place = home / "hub/models--owner--small"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs/main").write_text("a" * 40)
+    (place / "snapshots" / ("a" * 40)).mkdir(parents=True)
+    shutil.move(home / "model", place / "blobs")
+    for file in (place / "blobs").iterdir():
+        (place / "snapshots" / ("a" * 40) / file.name).symlink_to(Path("../../blobs", file.name))
+    splade = write_checkpoint(home / "splade", "splade")
+    encode(home / "collection", model=str(splade), architecture="splade", output=home / "sparse")
+    encode(home / "collection", model="owner/small", output=home / "dense")
+    shipped(compose([home / "sparse", home / "dense"], method="minmax", output=home / "hybrid"), home)
+    models = Path("elsewhere/retriever/models")
+    assert not any(file.is_symlink() for file in models.rglob("*"))
+    assert len(list(models.iterdir())) == 2
+
+
+def test_a_retriever_without_its_texts_or_encoder_does_not_leave(home: Path) -> None:
+    index_bm25(home / "collection", output=home / "bm25")
+    encode(home / "collection", model=str(home / "model"), output=home / "dense")
+    retriever = compose([home / "bm25", home / "dense"], method="rrf", output=home / "hybrid")
+    shutil.move(home / "model", home / "moved")
+    with raises("recorded-model-missing", path=home / "dense"):
+        export(retriever, form="folder", output=Path("shipped"))
+    shutil.move(home / "moved", home / "model")
+    shutil.rmtree(home / "collection")
+    with raises("corpus-missing", corpus="corpus.parquet"):
+        export(retriever, form="folder", output=Path("shipped"))
+    with raises("unknown-choice", option="format"):
+        export(home / "bm25", form="folder", output=Path("shipped"))
+    assert not Path("shipped").exists()

@@ -1,9 +1,8 @@
 """Shards: the hits and scores of one index; incomplete and mixed sets are refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,17 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Refusal, hybrid, refusal
+from processes import run
+from test_index_updates import parts
+from test_index_updates import searched as searched_parts
 
-from hybrid_cli import open_index, storage
+from hybrid_cli import artifacts, open_index, storage
 from hybrid_cli.artifacts import Manifest, opening
+from hybrid_cli.artifacts.indexes import ids_of, shards_of
 from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.collection import docids
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.encode import encode
@@ -26,7 +30,6 @@ from hybrid_cli.storage import Kind
 
 @pytest.fixture(scope="module")
 def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One index and three shards, of BM25 and of vectors; and shards that do not fit."""
     folder = tmp_path_factory.mktemp("sharded")
     shutil.copytree(tiny, folder / "tiny")
     shutil.copytree(tiny_bert, folder / "bert")
@@ -44,11 +47,10 @@ def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def here(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(indexed: Path, workdir: Path) -> Path:
     for path in indexed.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (workdir / path.name).symlink_to(path)
+    return workdir
 
 
 def searched(index: str, *options: str) -> pl.DataFrame:
@@ -197,3 +199,108 @@ def test_lexical_indexes_without_a_hit_give_no_rows(here: Path) -> None:
     found = hybrid("search", "--index", "bm25,shards", "--query", "zzzz")
     assert found.code == 0, found.err
     assert "Traceback" not in found.err
+
+
+__all__ = ["parts"]
+
+
+@pytest.fixture
+def changed_parts(parts: Path, workdir: Path) -> Path:
+    for path in parts.iterdir():
+        (workdir / path.name).symlink_to(path)
+    index_bm25(Path("first.parquet"), output=Path("shards"), k1=1.2, shards=3)
+    return workdir
+
+
+def changed(*words: str) -> None:
+    done = hybrid(*words)
+    assert done.code == 0, done.err
+    assert hybrid("inspect", "--verify", words[-1]).code == 0
+
+
+def shared(index: str, other: str) -> list[bool]:
+    """Return whether each shard has the postings file of another index on the disk."""
+    inodes = {path.stat().st_ino for path in Path(other).glob("shard-*/impacts/lows.npy")}
+    return [(shard / "impacts/lows.npy").stat().st_ino in inodes for shard in shards_of(Path(index))]
+
+
+@pytest.mark.parametrize("options", [[], ["--hits", "2"], ["--k1", "0.4", "--b", "0.8"]])
+def test_changed_shards_have_the_run_of_one_index(changed_parts: Path, options: list[str]) -> None:
+    before = {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()}
+    changed("update", "shards", "--add", "added.parquet", "--output", "shards-2")
+    assert shared("shards-2", "shards") == [True, False, True, False]  # one has a replaced document, one is new
+    changed("update", "shards-2", "--remove", "gone.txt", "--output", "shards-3")
+    assert shared("shards-3", "shards-2") == [True, True, False, True]
+    index_bm25(Path("after.parquet"), output=Path("whole"), k1=1.2, threads=1)
+    whole = searched_parts("whole", *options)
+    assert len(whole) > 5
+    assert searched_parts("shards-3", *options).equals(whole)
+    assert ids_of(Path("shards-3")).equals(docids(Path("after.parquet")))
+    assert {path: path.read_bytes() for path in Path("shards").rglob("*") if path.is_file()} == before
+    hits = hybrid("search", "--index", "shards-3", "--query", "json strings", "--format", "json")
+    assert "a newer text about json strings" in hits.out
+    manifest = artifacts.read_manifest(Path("shards-3"))
+    assert (manifest.kind, manifest.counts["documents"], manifest.counts["shards"]) == (Kind.SHARDS, 11, 4)
+    assert hybrid("update", "shards", "--add", "added.parquet", "--output", "shards-2").says("up-to-date")
+
+
+def test_a_shard_without_documents_is_left_out(changed_parts: Path) -> None:
+    first, rest = ids_of(Path("shards/shard-00000")), docids(Path("first.parquet"))
+    Path("first.txt").write_text("".join(f"{docid}\n" for docid in first))
+    changed("update", "shards", "--remove", "first.txt", "--output", "fewer")
+    assert shared("fewer", "shards") == [True, True]
+    kept = pl.read_parquet("first.parquet").filter(~pl.col("docid").is_in(first.implode()))
+    assert ids_of(Path("fewer")).equals(kept["docid"])
+    assert len(kept) + len(first) == len(rest)
+    Path("rest.txt").write_text("".join(f"{docid}\n" for docid in rest))
+    done = hybrid("update", "shards", "--remove", "rest.txt", "--output", "none")
+    assert done.is_problem("no-documents", path="shards"), done
+    changed("update", "shards", "--add", "after.parquet", "--output", "replaced")
+    assert len(shards_of(Path("replaced"))) == 2  # of seven old documents, one stays
+
+
+def test_a_shard_that_is_missing_or_damaged_is_named(changed_parts: Path) -> None:
+    shutil.copytree("shards", "damaged")
+    Path("damaged/shard-00000/bm25.json").write_text('{"k1": 0.2, "b": 0.4}')
+    Path("first.txt").write_text("".join(f"{docid}\n" for docid in ids_of(Path("shards/shard-00000"))))
+    for words in (
+        ("update", "damaged", "--add", "added.parquet"),
+        ("update", "damaged", "--add", "first.parquet"),  # no document of an old shard is left
+    ):
+        done = hybrid(*words, "--output", "out")
+        assert (done.code, done.err.count("\n")) == (1, 1), done.err
+        assert done.is_problem("damaged", path="bm25.json")
+    done = hybrid("update", "damaged", "--remove", "first.txt", "--output", "without")
+    assert done.code == 0, "the damaged shard is left out"
+    shutil.copytree("shards", "missing")
+    shutil.rmtree("missing/shard-00001")
+    Path("lost.txt").write_text(f"{ids_of(Path('shards/shard-00001'))[0]}\n")
+    for words in (("update", "missing", "--remove", "lost.txt"), ("update", "missing", "--add", "added.parquet")):
+        done = hybrid(*words, "--output", "out")
+        assert done.code == 2
+        assert done.is_problem("missing-shard", path="missing")
+
+
+KILLED = """
+import os, signal
+from hybrid_cli.stages.update import indexes
+from hybrid_cli.cli import main
+def die(*_, **options): os.kill(os.getpid(), signal.SIGKILL)
+{} = die
+main()
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("place", ["indexes.build_shards", "indexes.write_manifests"])
+def test_a_killed_change_loses_nothing_and_can_be_repeated(changed_parts: Path, place: str) -> None:
+    command = ("update", "shards", "--add", "added.parquet", "--output", "shards-2")
+    ended = run(KILLED.format(place), *command)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not Path("shards-2").exists()
+    kept = {path.stat().st_ino for path in Path().glob(".shards-2.partial/shard-*/impacts/lows.npy")}
+    assert len(kept) == (3 if place.endswith("build_shards") else 4)
+    changed(*command)
+    assert {path.stat().st_ino for path in Path("shards-2").glob("shard-*/impacts/lows.npy")} >= kept
+    changed("update", "shards", "--add", "added.parquet", "--output", "again")
+    assert searched_parts("shards-2").equals(searched_parts("again"))

@@ -1,13 +1,14 @@
 """Paired tests, corrections and intervals against scipy; evidence at every look; prediction-powered means."""
 
-from __future__ import annotations
-
+import json
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as some
 from scipy import stats
@@ -27,6 +28,11 @@ from hybrid_cli.evaluation.significance import (
     sign_flip,
 )
 from hybrid_cli.fusion.selection import interval
+from hybrid_cli.reporting.verdict import Verdict
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.search import search
 
 
 def scores(seed: int, queries: int = 40, runs: int = 3) -> np.ndarray:
@@ -136,7 +142,6 @@ SCORES = np.column_stack([rng.random(400), rng.random(400) < 0.1, 1 / rng.intege
 
 
 def columns_frame(matrix: np.ndarray, measure: str, qids: list[str]) -> pl.DataFrame:
-    """Return values with one run per column."""
     rows = [
         (f"run{c}", measure, qid, float(matrix[r, c])) for c in range(matrix.shape[1]) for r, qid in enumerate(qids)
     ]
@@ -272,9 +277,7 @@ def sample(count: int, others: int, bias: float) -> Sample:
 
 
 @pytest.mark.parametrize(("sizes", "expected"), PUBLISHED)
-def test_mean_and_weight_are_those_of_ppi_python(
-    sizes: tuple[int, int, float], expected: tuple[float, float, float, float]
-) -> None:
+def test_rectified_are_ppi_python(sizes: tuple[int, int, float], expected: tuple[float, float, float, float]) -> None:
     people, machine, others = sample(*sizes)
     made = CorrectedMean.of(people, machine, others)
     assert (made.mean, made.weight) == pytest.approx(expected[:2])
@@ -367,3 +370,40 @@ def test_rectified_differences_have_the_standard_error_of_the_estimate() -> None
         widths.append((high - low) / (alone[1] - alone[0]))
     assert np.mean(covered) > 0.93
     assert np.mean(widths) < 0.65
+
+
+def values(mean: float, queries: int = 50, seed: int = 0) -> np.ndarray:
+    return np.clip(np.random.default_rng(seed).normal(mean, 0.1, queries), 0, 1)
+
+
+@pytest.mark.parametrize(("mean", "outcome"), [(0.7, "better"), (0.3, "worse"), (0.5, "undecided")])
+def test_the_outcome_is_that_of_a_paired_t_test(mean: float, outcome: str) -> None:
+    before, after = values(0.5), values(mean, seed=1)
+    made = Verdict.of("nDCG@10", ("bm25", before), ("hybrid", after))
+    assert made.outcome == outcome
+    assert (stats.ttest_rel(after, before).pvalue < 0.05) == (outcome != "undecided")
+    assert (made.wins, made.losses) == (int((after > before).sum()), int((after < before).sum()))
+    ends = stats.ttest_rel(after, before).confidence_interval(0.95)
+    assert made.interval == pytest.approx((ends.low, ends.high))
+    assert Verdict.stored(json.loads(json.dumps(made.content()))) == made
+    assert (made.needed is not None and made.needed > 50) is (outcome == "undecided")
+    one = Verdict.of("nDCG@10", ("bm25", np.zeros(1)), ("hybrid", np.ones(1)))
+    assert (one.outcome, one.interval, one.needed) == ("undecided", None, None)
+
+
+def test_evaluate_ends_with_a_verdict_unless_the_run_was_tuned(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    sides = [index_bm25(tiny, output=tmp_path / "bm25"), encode(tiny, model=str(tiny_bert), output=tmp_path / "dense")]
+    plain = compose(sides, output=tmp_path / "plain")
+    tuned = compose(sides, tune=True, qrels=tiny, split="test", output=tmp_path / "tuned")
+    evidence = json.loads((tuned / "retriever.json").read_text())["tuning"]
+    assert evidence["verdict"]["baseline"] == "bm25"
+    bm25 = search(tiny, split="test", index=sides[0], output=tmp_path / "bm25.parquet")
+    words = ["evaluate", tiny, bm25, "--split", "test", "--format", "json", "--measure", "nDCG@10"]
+    stored = json.loads(hybrid(*words, plain).out)
+    assert stored["verdict"]["run"] == "plain"
+    assert stored["verdict"]["after"] == pytest.approx(stored["runs"][1]["means"]["nDCG@10"])
+    done = hybrid(*words, tuned)
+    assert (json.loads(done.out)["verdict"] is None) == ("queries-reused" in done.warnings)
+    assert ("queries-reused" in done.warnings) != evidence["keeps_untuned"]
+    alone = hybrid("evaluate", tiny, bm25, "--split", "test", "--format", "json")
+    assert json.loads(alone.out)["verdict"] is None

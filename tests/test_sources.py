@@ -1,7 +1,5 @@
 """Readers of foreign formats, on small files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -51,9 +49,7 @@ def test_msmarco_texts_are_read_whole_or_refused(tmp_path: Path, rows: list[str]
         ("D1\thttp://x\tA title\tIts body", ("D1", "A title", "Its body")),
     ],
 )
-def test_documents_of_msmarco_end_with_the_line_and_may_have_titles(
-    tmp_path: Path, row: str, document: tuple[str, str, str]
-) -> None:
+def test_documents_of_msmarco_are_lines_with_titles(tmp_path: Path, row: str, document: tuple[str, str, str]) -> None:
     corpus = write_lines(tmp_path / "collection.tsv", row)
     assert corpus_of(prepare(PrepareMsmarco(corpus, output=tmp_path / "made"))) == [document]
 
@@ -104,7 +100,7 @@ def test_dpr_training_files_contain_questions_answers_and_judgments(tmp_path: Pa
         {"question": "a", "answers": ["x"], "positive_ctxs": [{"passage_id": "2"}], "negative_ctxs": []},
         {"question": "b", "answers": ["y"], "positive_ctxs": [{"psg_id": 1}, {"psg_id": "1"}]},
         {"question": "c", "answers": ["z"], "positive_ctxs": []},
-    ]  # fmt: skip
+    ]
     (tmp_path / "train.json").write_text(json.dumps(records, indent=4))
     settings = PrepareDpr(
         write_passages(tmp_path), training={"train": tmp_path / "train.json"}, output=tmp_path / "made"
@@ -173,15 +169,14 @@ def test_an_array_is_read_in_chunks_of_any_size(tmp_path: Path, chunk: int) -> N
     assert [record for _, _, record in named_objects(tmp_path / "a.json", chunk)] == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "line"),
-    [
-        ('[{"a": 1}, {"a":', "not-json", 2), ('[{"a": 1}', "not-json", 2), ('[{"a": 1} {"a": 1}]', "not-json", 2),
-        ('[{"a": 1}]\n[{"a": 2}]', "not-json", 1), ('[{"a": 1}, 5]', "not-an-object", 2),
-        ('{"a": 1}\n5', "not-an-object", 2), ('{\n"a": 1}\n5', "not-an-object", 2), ('{"a": 1}\n{"a"', "not-json", 2),
-        ('{"a": 1,\n"b" 2}', "not-json", 1), ('{"a": nil}', "not-json", 1),
-    ],
-)  # fmt: skip
+INVALID_JSON_IS = [('[{"a": 1}, {"a":', "not-json", 2), ('[{"a": 1}', "not-json", 2)]
+INVALID_JSON_IS += [('[{"a": 1} {"a": 1}]', "not-json", 2), ('[{"a": 1}]\n[{"a": 2}]', "not-json", 1)]
+INVALID_JSON_IS += [('[{"a": 1}, 5]', "not-an-object", 2), ('{"a": 1}\n5', "not-an-object", 2)]
+INVALID_JSON_IS += [('{\n"a": 1}\n5', "not-an-object", 2), ('{"a": 1}\n{"a"', "not-json", 2)]
+INVALID_JSON_IS += [('{"a": 1,\n"b" 2}', "not-json", 1), ('{"a": nil}', "not-json", 1)]
+
+
+@pytest.mark.parametrize(("text", "code", "line"), INVALID_JSON_IS)
 def test_invalid_json_is_reported_with_its_record(tmp_path: Path, text: str, code: str, line: int) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError) as caught:
@@ -255,9 +250,7 @@ def test_sgml_titles_and_texts_are_read_without_tags(tmp_path: Path) -> None:
         (["desc"], COVID, [("1", "what is the origin of COVID-19")]),
     ],
 )  # fmt: skip
-def test_a_query_consists_of_the_topic_fields(
-    tmp_path: Path, fields: list[str], text: str, expected: list[tuple[str, str]]
-) -> None:
+def test_a_query_has_fields(tmp_path: Path, fields: list[str], text: str, expected: list[tuple[str, str]]) -> None:
     (tmp_path / "topics.txt").write_text(text)
     corpus = write_lines(tmp_path / "docs.jsonl", {"id": "1", "text": "a"})
     topics = {"test": tmp_path / "topics.txt"}

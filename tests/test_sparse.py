@@ -1,7 +1,5 @@
 """Learned sparse encoders: published checkpoints against plain arithmetic, and their indexes in every command."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,11 @@ import polars as pl
 import pytest
 import torch
 from command import Notices, raises
+from small_artifacts import write_corpus
 from sparse_models import ARCHITECTURES, TEXTS, open_model, write_checkpoint, write_checkpoints
 from transformers import AutoModel
 
-from hybrid_cli import artifacts, runs
+from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.sparse import SparseEncoder
@@ -31,6 +30,8 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.stages.train_sparse import train_sparse
+from hybrid_cli.stages.update import update
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.sparse import flops, gate_loss, growth, recall
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,7 +44,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
 
 @pytest.fixture(scope="module")
 def built(models: dict[Any, Path], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
-    """Return the index of each architecture over the tiny collection."""
     folder = tmp_path_factory.mktemp("built")
     return {
         each: encode(tiny, model=str(path), architecture=each, output=folder / each, dtype="fp32")
@@ -55,7 +55,6 @@ def built(models: dict[Any, Path], tiny: Path, tmp_path_factory: pytest.TempPath
 
 
 def scores_by_hand(encoder: SparseEncoder, tiny: Path, queries: pl.DataFrame, steps: int) -> pl.DataFrame:
-    """Return a run from sums of integers."""
     corpus = pl.concat([pl.DataFrame(pl.from_arrow(batch)) for batch in collections.documents(tiny)])
     documents = encoder.encode_documents(corpus["title"].to_list(), corpus["text"].to_list())
     ours = np.rint(encoder.encode_queries(queries["text"].to_list()) * np.float32(steps)).astype(int)
@@ -66,7 +65,7 @@ def scores_by_hand(encoder: SparseEncoder, tiny: Path, queries: pl.DataFrame, st
 
 
 @pytest.mark.parametrize("architecture", ["splade", "unicoil"])
-def test_search_sums_quantized_weights(
+def test_quantized_sums(
     models: dict[Any, Path], built: dict[Any, Path], tiny: Path, tmp_path: Path, architecture: str
 ) -> None:
     queries = collections.read_queries(collections.queries_path(tiny, "test")).select("qid", "text")
@@ -254,9 +253,7 @@ def test_training_lowers_the_loss(made: Path, tiny_bert: Path, tmp_path: Path, a
     assert len(search(made / "collection", index=index, query="salt in sea water"))
 
 
-def test_a_masked_language_head_is_new_where_the_checkpoint_has_none(
-    made: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_a_missing_language_head_is_new(made: Path, tiny_bert: Path, tmp_path: Path, notices: Notices) -> None:
     train_sparse(
         made / "train.parquet", architecture="splade", model=str(tiny_bert), max_steps=1, batch_size=2, device="cpu",
         doc_max_len=12, output=tmp_path / "model",
@@ -279,9 +276,7 @@ def test_a_new_head_starts_sparse_on_the_layers_that_are_kept(made: Path, tiny_b
     ).read_bytes()
 
 
-def test_an_expansion_is_added_to_the_documents(
-    models: dict[Any, Path], tiny: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_documents_are_expanded(models: dict[Any, Path], tiny: Path, tmp_path: Path, notices: Notices) -> None:
     rows = tmp_path / "queries.tsv"
     rows.write_text("salt\twhat is zirconium\nsalt\ttwo more\n", "utf-8")
     bm25 = index_bm25(tiny, expansion=rows, output=tmp_path / "bm25", threads=1)
@@ -299,3 +294,85 @@ def test_an_expansion_is_added_to_the_documents(
     (named := tmp_path / "named.jsonl").write_text('{"id": "salt", "predicted_queries": "x"}\n')
     with raises("no-such-column", path="named.jsonl", field="text"):
         index_bm25(tiny, expansion=named, output=tmp_path / "other", threads=1)
+
+
+SALTY = ["salt in sea water", "", "the moon moves the tides", "salt", "blood carries oxygen", "sea water and the moon"]
+EVERY = pytest.mark.parametrize("architecture", ARCHITECTURES)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All documents, the first four, the last two, and the first with another text."""
+    folder = tmp_path_factory.mktemp("corpora")
+    return {
+        "whole": write_corpus(folder / "whole.parquet", SALTY),
+        "first": write_corpus(folder / "first.parquet", SALTY[:4]),
+        "last": write_corpus(folder / "last.parquet", SALTY[4:], first=4),
+        "changed": write_corpus(folder / "changed.parquet", ["moon moon"]),
+    }
+
+
+def encoded(models: dict[Any, Path], corpus: Path, architecture: Any, output: Path) -> Path:
+    return encode(
+        corpus, model=str(models[architecture]), architecture=architecture, output=output, dtype="fp32", shard_size=2
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != storage.MANIFEST]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def counts(folder: Path) -> dict[str, Any]:
+    return artifacts.read_manifest(folder, Kind.LEXICAL_INDEX).counts
+
+
+@EVERY
+def test_appended_documents(
+    models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path, architecture: Any
+) -> None:
+    whole = encoded(models, corpora["whole"], architecture, tmp_path / "whole")
+    first = encoded(models, corpora["first"], architecture, tmp_path / "first")
+    before = content(first)
+    both = update(first, add=corpora["last"], output=tmp_path / "both")
+    assert content(both) == content(whole)
+    assert counts(both) == counts(whole)
+    assert content(first) == before
+    assert inspect([both], verify=True) is not None
+    hits = [search(corpora["whole"], index=each, query="salt water of the moon") for each in (both, whole)]
+    assert hits[0].equals(hits[1])
+    assert len(hits[0])
+
+
+@EVERY
+def test_an_index_without_deleted_documents_is_that_of_the_others(
+    models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path, architecture: Any
+) -> None:
+    whole = encoded(models, corpora["whole"], architecture, tmp_path / "whole")
+    (ids := tmp_path / "ids.txt").write_text("d4\nd5\n")
+    less = update(whole, remove=ids, output=tmp_path / "less")
+    assert content(less) == content(encoded(models, corpora["first"], architecture, tmp_path / "first"))
+    assert "truncated" not in counts(less), "not known for each document"
+    again = update(less, add=corpora["last"], output=tmp_path / "again")
+    assert content(again) == content(whole)
+
+
+def test_a_replaced_document_has_new_weights(models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path) -> None:
+    first = encoded(models, corpora["first"], "splade", tmp_path / "first")
+    new = update(first, add=corpora["changed"], output=tmp_path / "new")
+    alone = encoded(models, corpora["changed"], "splade", tmp_path / "alone")
+    found, expected = (search(corpora["whole"], index=each, query="moon").filter(docid="d0") for each in (new, alone))
+    assert found["score"].to_list() == expected["score"].to_list()
+    assert counts(new)["documents"] == 4
+
+
+def test_other_and_moved_encoders_are_named(models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path) -> None:
+    model = shutil.copytree(models["unicoil"], tmp_path / "model")
+    first = encoded({"unicoil": model}, corpora["first"], "unicoil", tmp_path / "first")
+    other = write_checkpoints(tmp_path / "others")["deepct"]
+    with raises("unknown-weights"):
+        update(first, add=corpora["last"], model=str(other), output=tmp_path / "both")
+    moved = model.rename(tmp_path / "moved")
+    with raises("recorded-model-missing"):
+        update(first, add=corpora["last"], output=tmp_path / "both")
+    assert counts(update(first, add=corpora["last"], model=str(moved), output=tmp_path / "both"))["documents"] == 6

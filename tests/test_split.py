@@ -1,7 +1,5 @@
 """split: folds that are a partition, and a collection of them that every command reads."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

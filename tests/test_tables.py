@@ -1,7 +1,5 @@
 """The papers' tables next to our figures: cells, rows without a run, evidence, and repeated calls."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -9,9 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import one_process
 import polars as pl
 import pytest
 from small_artifacts import write_run
+from test_docs import ROOT
 from tiny_collection import write_lines
 
 from hybrid_cli import runs, storage
@@ -181,6 +181,38 @@ def test_questions_without_judgments_are_measured_by_their_answers(here: Path) -
     table = tables.Table("t", "c", "", {"Success@1": "R@1", "Success@20": "R@20", "MAP": "MAP"}, (row,), 1, 0.01)
     (folder / "tables").mkdir()
     cells = {cell.column: cell for cell in tables.cells(tables.Collection(data, folder, "test"), table, "asked")}
-    assert {name: (cell.mean, cell.queries) for name, cell in cells.items()} == {
-        "Success@1": (pytest.approx(1 / 3), 3), "Success@20": (pytest.approx(2 / 3), 3), "MAP": (0.5, 3),
-    }  # fmt: skip
+    expected = {"Success@1": (pytest.approx(1 / 3), 3), "Success@20": (pytest.approx(2 / 3), 3), "MAP": (0.5, 3)}
+    assert {name: (cell.mean, cell.queries) for name, cell in cells.items()} == expected
+
+
+sys.path.insert(0, str(ROOT / "studies"))
+
+
+IN_CI = {"msmarco", "robust04"}
+COLLECTIONS = ["msmarco", "dl19", "nq", "beir", "entityquestions", "robust04", "trec-covid"]
+
+
+def make(target: str, folder: Path) -> None:
+    for call in one_process.planned(target, "SCALE=small", f"papers={folder}"):
+        one_process.run(call)
+
+
+@pytest.mark.usefixtures("few_feedbacks")
+@pytest.mark.parametrize(
+    "collection",
+    [pytest.param(name, marks=pytest.mark.heavy if name in IN_CI else pytest.mark.exhaustive) for name in COLLECTIONS],
+)
+def test_every_row_runs_on_a_sample(
+    collection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    make(collection, tmp_path)
+    (file,) = tmp_path.glob(f"*/tables/{collection}.csv")
+    with file.open() as opened:
+        measured = {(row["table"], row["row"]) for row in csv.DictReader(opened)}
+    printed = [table for table in tables.TABLES if table.collection == collection]
+    expected = {(table.title, row.name) for table in printed for row in table.rows if row.paper}
+    assert expected - measured == set()
+    capsys.readouterr()
+    make(f"check-{collection}", tmp_path)
+    assert "not comparable" in capsys.readouterr().out

@@ -1,10 +1,7 @@
 """Scores of a teacher: their losses, in examples, from runs, rerankers and encoders; `distill-lite`."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +12,6 @@ import pytest
 import torch
 from command import Notices, hybrid, raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
-from processes import run as run_code
 from test_train_dense import write_examples
 from trainings import curve, weights
 
@@ -153,7 +149,6 @@ def scored(examples: Path, reranker: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def documents_of(path: Path) -> pl.DataFrame:
-    """Return qid, query, docid, title, text, teacher_score of all documents of examples."""
     rows, names = pl.read_parquet(path), ["qid", "query", "docid", "title", "text", "teacher_score"]
     negatives = rows.select("qid", "query", "negatives").explode("negatives").unnest("negatives")
     return pl.concat([rows.select(names), negatives.select(names)])
@@ -175,9 +170,7 @@ def test_a_reranker_scores_all_documents_of_examples(examples: Path, scored: Pat
     assert manifest.input_path("model") == reranker
 
 
-def test_examples_of_earlier_versions_without_the_column_are_scored(
-    examples: Path, scored: Path, reranker: Path, tmp_path: Path
-) -> None:
+def test_examples_without_the_column_are_scored(examples: Path, scored: Path, reranker: Path, tmp_path: Path) -> None:
     kept = pl.struct(pl.element().struct.field("docid", "title", "text", "lexical_score", "source"))
     rows = pl.read_parquet(examples).drop("teacher_score").with_columns(pl.col("negatives").list.eval(kept))
     rows.write_parquet(tmp_path / "old.parquet")
@@ -189,9 +182,7 @@ def test_examples_of_earlier_versions_without_the_column_are_scored(
     assert found.select(pl.read_parquet(scored).columns).equals(pl.read_parquet(scored))
 
 
-def test_the_halves_of_the_queries_get_the_scores_of_two_rerankers(
-    examples: Path, scored: Path, reranker: Path, tmp_path: Path
-) -> None:
+def test_two_rerankers_score_half_of_the_queries(examples: Path, scored: Path, reranker: Path, tmp_path: Path) -> None:
     """Out-of-fold scores: each half is scored by the reranker of the other half."""
     other = shutil.copytree(reranker, tmp_path / "other")
     (other / "manifest.json").unlink()
@@ -333,55 +324,6 @@ def test_a_dense_index_teaches_as_its_encoder(examples: Path, tiny_bert: Path, t
         train_dense(examples, output=tmp_path / "refused", teacher=str(tmp_path / "part"), **plan)
 
 
-DYING = """
-import os, sys
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
-from hybrid_cli.stages import rerank, train_dense
-from hybrid_cli.training.loop import Trainer
-from hybrid_cli import session
-session.SHARD_PAIRS = 7
-true, done = {at}, []
-def dying(*arguments):
-    len(done) == 3 and os.kill(os.getpid(), 9)
-    done.append(1)
-    return true(*arguments)
-{at} = dying
-{stage}.{stage}(sys.argv[1], output=sys.argv[2], **{options!r})
-"""
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("given", "at", "teacher"),
-    [
-        ("run", "CrossEncoder.scores", "reranker"), ("examples", "CrossEncoder.scores", "reranker"),
-        ("training", "CrossEncoder.scores", "reranker"), ("training", "Trainer.step", "reranker"),
-        ("training", "Trainer.step", "encoder"),
-    ],
-)  # fmt: skip
-def test_a_killed_call_resumes_with_the_same_bytes(
-    made: Path, examples: Path, reranker: Path, tiny_bert: Path, tmp_path: Path, given: str, at: str, teacher: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("hybrid_cli.session.SHARD_PAIRS", 7)
-    trains, source = given == "training", made / "dense.parquet" if given == "run" else examples
-    options: dict[str, Any] = {"model": str(reranker), "dtype": "fp32", "device": "cpu", "threads": 1, "shard_size": 4}
-    if trains:
-        options = {**PLAN, "model": str(tiny_bert), "distill": "kl", "checkpoint_steps": 2, "device": "cpu"}
-        options |= {"teacher": str({"reranker": reranker, "encoder": tiny_bert}[teacher]), "dynamic_negatives": 1}
-        options["threads"] = 1
-    suffix, stage = "" if trains else ".parquet", cast(Any, train_dense if trains else rerank)
-    whole, out = stage(source, output=tmp_path / f"whole{suffix}", **options), tmp_path / f"out{suffix}"
-    ended = run_code(DYING.format(at=at, stage=stage.__name__, options=options), source, out)
-    assert (ended.returncode, out.exists()) == (-signal.SIGKILL, False), ended.stderr
-    if at == "CrossEncoder.scores":
-        assert len(list((tmp_path / f".out{suffix}.partial" / layout.SCORES).iterdir())) == 3
-    stage(source, output=out, **options)
-    for name in (layout.WEIGHTS, layout.CURVE) if trains else ("",):
-        assert (out / name).read_bytes() == (whole / name).read_bytes()
-    assert not list(tmp_path.glob(".*"))
-
-
 def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
     """By the examples of the reranker, behind the model that it taught, or behind the examples that it scored."""
     train = ["--model", "model", "--max-steps", 1, "--batch-size", 2]
@@ -398,9 +340,8 @@ def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
         assert done.says("queries-reused", part="training examples")
 
 
-PLAN_lite: dict[str, Any] = {
-    "batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32", "checkpoint_steps": 4,
-}  # fmt: skip
+PLAN_lite: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32"}
+PLAN_lite |= {"checkpoint_steps": 4}
 TEXTS = ["salt water", "a river and its bank"]
 
 
@@ -426,9 +367,7 @@ def student(examples_lite: Path, teacher: Path, tiny_bert: Path) -> Path:
     return distill_lite(examples_lite, output=examples_lite.parent / "lite", **settings)
 
 
-def test_a_student_with_weight_0_is_trained_as_without_a_teacher(
-    examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_student_with_weight_0_is_taught(examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {**PLAN_lite, "model": str(tiny_bert), "dim": 4}
     student = distill_lite(examples_lite, teacher=str(teacher), kd_weight=0, output=tmp_path / "student", **settings)
     plain = train_dense(examples_lite, loss="nll", output=tmp_path / "plain", **settings)
@@ -459,9 +398,7 @@ def names(file: Path) -> list[str]:
         return list(weights.keys())
 
 
-def test_the_distillation_trains_the_encoder_but_not_the_small_head(
-    examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_distillation_trains_the_encoder(examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path) -> None:
     encoder = TransformerEncoder.load(tiny_bert, dim=4).train()
     encoder.add_distillation_heads(8)
     known = Examples(examples_lite)
@@ -480,7 +417,7 @@ def test_the_distillation_trains_the_encoder_but_not_the_small_head(
     assert words.grad.any()
 
 
-def test_a_teacher_may_have_more_dimensions_than_the_model_of_the_student(
+def test_a_teacher_may_have_more_dimensions(
     examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     """The query encoder maps its 16 values to the 24 of the teacher; the small student drops its wide head."""
@@ -497,9 +434,7 @@ def test_a_teacher_may_have_more_dimensions_than_the_model_of_the_student(
     assert not [name for name in names(student / layout.WEIGHTS) if "layer.1." in name]
 
 
-def test_a_query_encoder_searches_the_teachers_index(
-    examples_lite: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_query_encoder_fits(examples_lite: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**PLAN_lite, "teacher": str(teacher), "model": str(tiny_bert), "queries_only": True}
     query_encoder = distill_lite(examples_lite, output=tmp_path / "query_encoder", **plan)
     pair, whole = open_encoder(query_encoder), open_encoder(teacher)

@@ -1,7 +1,5 @@
 """Two stages in two threads have limits and messages of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from threading import Barrier, Thread
 

@@ -1,7 +1,5 @@
 """Cut token ids equal those of the whole text, for every kind of tokenizer."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """Callbacks of the command line, and trackers: the points of the learning curve, each once, and nothing contacted."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections import Counter
@@ -66,7 +64,6 @@ function = print
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with examples and callbacks, in which the test runs without a network."""
     monkeypatch.chdir(tmp_path)
     write_examples(tmp_path / "train.parquet")
     (tmp_path / "seen.py").write_text(SEEN, "utf-8")
@@ -122,9 +119,7 @@ READERS = {"tensorboard": tensorboard, "trackio": trackio}
 
 @pytest.mark.parametrize("end", ["error", "kill"])
 @pytest.mark.parametrize("tracker", READERS)
-def test_a_tracker_has_every_point_once_also_after_an_interruption(
-    folder: Path, tiny_bert: Path, tracker: str, end: str
-) -> None:
+def test_a_tracker_has_every_point_once(folder: Path, tiny_bert: Path, tracker: str, end: str) -> None:
     words = ("--callback", "seen.py:Seen", "--track", tracker)
     (folder / end).touch()
     assert run(HYBRID, *train_words(tiny_bert, "out/model"), *words).returncode == {"error": 1, "kill": -9}[end]

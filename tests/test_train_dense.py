@@ -1,8 +1,7 @@
 """train-dense: reproducible weights, validation, batches; training in memory ends with the same weights."""
 
-from __future__ import annotations
-
 import json
+import math
 import shutil
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from command import raises
+from command import Notices, raises
 from gradient_descent import TOLERANCE, errors, gradient_descent
 from safetensors.torch import load_file, save_file
 from trainings import weights
@@ -31,7 +30,8 @@ from hybrid_cli.training import train
 from hybrid_cli.training.batches import Examples, allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.in_memory import examples_table
-from hybrid_cli.training.loop import rate_factor, steps_of
+from hybrid_cli.training.loop import rate_factor, recent_means, steps_of
+from hybrid_cli.training.losses import LossInputs, margin, nll, residual_margin, with_distillation, with_prefixes
 from hybrid_cli.training.options import Optimization, Sampling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -210,9 +210,7 @@ def test_the_model_of_each_epoch_is_stored(examples: Path, tiny_bert: Path, tmp_
     assert TransformerEncoder.load(out / "epochs" / "1").contract == TransformerEncoder.load(out).contract
 
 
-def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(
-    examples: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_the_residual_margin_alone_needs_lexical_scores(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.parquet"
     rows = pl.read_parquet(examples).with_columns(lexical_score=pl.lit(None, pl.Float32)).to_arrow()
     artifacts.open_output(bare, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
@@ -223,9 +221,7 @@ def test_the_residual_margin_needs_lexical_scores_and_the_likelihood_does_not(
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_first_layers_equal_a_model_truncated_by_hand(
-    examples: Path, tiny_bert: Path, tmp_path: Path, tied: bool
-) -> None:
+def test_the_first_layers_equal_a_truncated_model(examples: Path, tiny_bert: Path, tmp_path: Path, tied: bool) -> None:
     short = shutil.copytree(tiny_bert, tmp_path / "short")
     config = json.loads((short / "config.json").read_text())
     (short / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
@@ -245,9 +241,7 @@ IN_MEMORY: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1
 
 
 @pytest.mark.parametrize("loss", ["nll", "margin"])
-def test_the_weights_are_those_of_the_command(
-    tiny: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path, loss: str
-) -> None:
+def test_weights_are_those_of_commands(tiny: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path, loss: str) -> None:
     mined = mine_negatives(tiny, split="train", index=tiny_bm25, output=tmp_path / "train.parquet")
     train_dense(mined, model=str(tiny_bert), loss=loss, output=tmp_path / "encoder", **IN_MEMORY)
     examples = [
@@ -277,3 +271,110 @@ def test_equal_texts_in_memory_are_one_document_and_one_query() -> None:
     example: dict[str, Any] = {"query": "salt", "positive": "salt in water", "negatives": ["a river"]}
     table = examples_table([example, example | {"positive": {"title": "", "text": "salt in water"}}])
     assert table["qid"].to_pylist() == table["docid"].to_pylist() == ["0", "0"]
+
+
+def scored(positive: list[float], negative: list[float], lexical: list[tuple[float, float]]) -> LossInputs:
+    size = len(positive)
+    documents = torch.tensor([[[p], [n]] for p, n in zip(positive, negative, strict=True)])
+    return LossInputs(
+        torch.ones(size, 1), documents, torch.tensor(lexical), torch.ones(size, 2 * size, dtype=torch.bool)
+    )
+
+
+def recorded(batch: LossInputs) -> dict[str, float]:
+    return {name: value.item() for name, value in batch.recorded.items()}
+
+
+def test_active_triples_of_the_hinge_by_hand() -> None:
+    # residual margins 1 - .1 * 3 = .7 and 1 + .1 * 9 = 1.9; gaps of the scores 1 and 1
+    batch = scored([3.0, 3.0], [2.0, 2.0], [(12.0, 9.0), (5.0, 14.0)])
+    residual_margin(batch)
+    assert recorded(batch) == pytest.approx({"active_share": 0.5, "mean_margin": 1.3})
+    margin(batch, xi=1.1)
+    assert recorded(batch) == pytest.approx({"active_share": 1.0, "mean_margin": 1.1})
+    similarities = scored([3.0, 5.0], [2.0, 1.0], [(0.0, 0.0)] * 2).similarities()
+    assert {name: value.item() for name, value in similarities.items()} == {
+        "positive_similarity": 4.0,
+        "negative_similarity": 1.5,
+    }
+
+
+def test_the_progress_line_averages_the_last_ten_steps() -> None:
+    curve = [
+        (step, name, value) for step in range(1, 21) for name, value in (("nll", 9.0), ("active_share", step / 40))
+    ]
+    assert recent_means(curve) == "active 39%"
+    assert recent_means([]) == ""
+
+
+def test_the_probability_that_is_not_on_the_positive() -> None:
+    batch = scored([2.0], [0.0], [(0.0, 0.0)])
+    nll(batch, temperature=2.0)
+    assert recorded(batch) == pytest.approx({"active_share": 1 / (1 + math.e)})
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_the_active_share_is_the_derivative_for_the_positive(in_batch: bool) -> None:
+    torch.manual_seed(0)
+    batch = LossInputs(
+        torch.randn(1, 4), torch.randn(1, 3, 4, requires_grad=True), torch.zeros(1, 3), torch.ones(1, 3) > 0
+    )
+    nll(batch, in_batch=in_batch)["nll"].backward()
+    assert batch.documents.grad is not None
+    derivative = -batch.documents.grad[0, 0] / batch.queries[0]
+    torch.testing.assert_close(derivative, batch.recorded["active_share"].expand(4))
+
+
+def test_prefixes_and_heads_record_the_vectors_that_search() -> None:
+    torch.manual_seed(0)
+    whole = LossInputs(torch.randn(2, 6), torch.randn(2, 3, 6), torch.zeros(2, 3), torch.ones(2, 6) > 0)
+    nll(whole)
+    with_prefixes(nll, [2], 6, False)(
+        prefixed := LossInputs(whole.queries, whole.documents, whole.scorer, whole.allowed)
+    )
+    assert recorded(prefixed) == recorded(whole)
+    small = LossInputs(whole.queries[:, :2], whole.documents[..., :2], whole.scorer, whole.allowed)
+    nll(small)
+    teacher: dict[str, Any] = {"teacher_queries": torch.zeros(2, 4), "teacher_documents": torch.zeros(2, 3, 4)}
+    with_distillation(nll, 2)(
+        both := LossInputs(whole.queries, whole.documents, whole.scorer, whole.allowed, **teacher)
+    )
+    assert both.recorded == {**small.recorded, **small.similarities()}
+
+
+@pytest.mark.parametrize("options", [{"loss": "nll"}, {"loss": "margin"}, {"loss": "nll", "chunk_size": 3}])
+def test_the_curve_holds_diagnostics(examples: Path, tiny_bert: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **PLAN, max_steps=3, **options)
+    curve = pl.read_parquet(out / "curve.parquet")
+    names = {"active_share", "positive_similarity", "negative_similarity"}
+    if options["loss"] == "margin":
+        names |= {"mean_margin"}
+    for name in names:
+        assert curve.filter(name=name)["step"].to_list() == [1, 2, 3]
+    assert curve.filter(name="active_share")["value"].is_between(0, 1).all()
+
+
+def test_diagnostics_are_not_part_of_the_loss(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    """A record would change the weights if it were added to the loss."""
+    plan = {**PLAN, "max_steps": 2, "loss": "nll"}
+    with gradient_descent():  # the second step has the rounding of the first, which AdamW would amplify
+        for name, chunk in (("plain", None), ("cached", 64)):
+            train_dense(examples, output=tmp_path / name, model=str(tiny_bert), **plan, chunk_size=chunk)
+    plain, cached = (pl.read_parquet(tmp_path / name / "curve.parquet") for name in ("plain", "cached"))
+    assert plain["name"].to_list() == cached["name"].to_list()
+    assert plain["value"].to_list() == pytest.approx(cached["value"].to_list(), abs=1e-5)
+
+
+def test_training_without_loss_warns(examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices) -> None:
+    options = {**PLAN, "loss": "margin", "xi": -1e6}
+    out = train_dense(examples, output=tmp_path / "out", model=str(tiny_bert), **options)
+    assert notices.says("hardly-any-loss", active_share=0.0, steps=10)
+    (remedy,) = [str(notice.fields["remedy"]) for notice in notices.heard if notice.code == "hardly-any-loss"]
+    assert all(option in remedy for option in ("--depth", "--xi", "--temperature"))
+    notices.clear()
+    assert set(pl.read_parquet(out / "curve.parquet").filter(name="active_share")["value"]) == {0.0}
+    start = train_dense(
+        examples, output=tmp_path / "start", model=str(tiny_bert), **{**PLAN, "learning_rate": 0.0}, loss="margin"
+    )
+    assert weights(out) == weights(start)
+    assert not notices.says("hardly-any-loss"), "the margin of 1 leaves loss"

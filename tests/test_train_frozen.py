@@ -1,7 +1,5 @@
 """Training with a frozen scorer: its scores of a batch, their weight, and negatives mined from the sum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,9 +26,8 @@ from hybrid_cli.training.dense import Fusion, RefreshedNegatives, StudentNegativ
 from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.teachers import Bm25Scorer, FrozenEncoder, PostingsScorer, ScorerWeight
 
-PLAN: dict[str, Any] = {
-    "batch_size": 4, "epochs": 20, "max_steps": 20, "learning_rate": 1e-3, "dtype": "fp32", "checkpoint_steps": 6,
-}  # fmt: skip
+PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 20, "max_steps": 20, "learning_rate": 1e-3, "dtype": "fp32"}
+PLAN |= {"checkpoint_steps": 6}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +37,7 @@ def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("loss", ["residual-nll", "residual-margin"])
-def test_a_model_learns_with_a_frozen_one(
-    examples: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path, loss: str
-) -> None:
+def test_learn_with_a_frozen_one(examples: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path, loss: str) -> None:
     before = storage.fingerprint(tiny_lambda)
     plan = {**PLAN, "loss": loss, "model": str(tiny_bert), "scorer": str(tiny_lambda)}
     joint = train_dense(examples, output=tmp_path / "joint", **plan, scorer_schedule="learned")
@@ -143,9 +138,7 @@ def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
     assert relevant(texts, pl.Series(["p"]))(group) == {"p", "copy", "q"}
 
 
-def test_the_ranking_of_dynamic_negatives_does_not_depend_on_the_loss(
-    examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_dynamic_negatives_are_ranked_by_no_loss(examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """With weight 0 the sum ranks as the model; a residual loss may use the model's own ranking."""
 
     def trained(name: str, **options: Any) -> bytes:

@@ -1,7 +1,5 @@
 """The two parts of RoC: with every loss, reproducible, recorded, refused where they do not apply."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -47,9 +45,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.heavy
-def test_roc_lowers_the_squared_cosines_and_records_its_projection(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_roc_lowers_the_squared_cosines(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**PLAN, "epochs": 20, "model": str(tiny_bert), "index": index, "dev": examples, "keep": "last"}
     roc: dict[str, Any] = {"loss": "roc", "ortho_weight": 50.0, "mask_matches": 0.0}
     trained = train_dense(examples, output=tmp_path / "roc", eval_steps=2, **plan, **roc)
@@ -61,9 +57,7 @@ def test_roc_lowers_the_squared_cosines_and_records_its_projection(
     assert not (plain / layout.LEXICAL_PROJECTION).exists()
 
 
-def test_the_curve_equals_an_evaluation_of_the_encoder(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_the_curve_equals_an_evaluation(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
     trained = train_dense(
         examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=index, dev=examples, eval_steps=2
     )
@@ -85,10 +79,8 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
     best = artifacts.read_manifest(trained, Kind.ENCODER).counts["best_step"]
     logged = pl.read_parquet(trained / "curve.parquet").filter(step=best)
     ours, theirs, every = found(dense), found(sparse), set(range(len(queries)))
-    expected = {
-        "RoC": len(ours - theirs) / len(ours), "dense_only": len(ours - theirs), "sparse_only": len(theirs - ours),
-        "fail": len(every - ours - theirs),
-    }  # fmt: skip
+    expected = {"RoC": len(ours - theirs) / len(ours), "dense_only": len(ours - theirs)}
+    expected |= {"sparse_only": len(theirs - ours), "fail": len(every - ours - theirs)}
     for name, value in expected.items():
         assert logged.filter(name=f"dev_{name}@10")["value"].item() == pytest.approx(value)
     side = Bm25Vectors(lexical, SignProjection(16), docids)
@@ -102,9 +94,7 @@ def test_the_curve_equals_an_evaluation_of_the_encoder(
     assert logged.filter(name="dev_cos2")["value"].item() == pytest.approx(mean, rel=1e-4)
 
 
-def test_masking_changes_the_training_but_not_the_saved_encoder(
-    examples: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_masking_changes_training_not_the_saved_encoder(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     masked = {**ROC, **OFF, "mask_matches": 1.0}
     out = train_dense(examples, output=tmp_path / "masked", model=str(tiny_bert), **masked)
     train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **NLL)
@@ -120,9 +110,7 @@ def test_without_both_parts_roc_is_the_plain_likelihood(examples: Path, tiny_ber
     assert weights(tmp_path / "roc") == weights(tmp_path / "nll")
 
 
-def test_gradient_caching_with_masking_makes_the_same_steps(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_caching_and_masking_are_the_same(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": index, "learning_rate": 0.02, "clip": 1e9}
     with gradient_descent() as plain:
         train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
@@ -131,9 +119,7 @@ def test_gradient_caching_with_masking_makes_the_same_steps(
     assert max(errors(cached, plain)) < TOLERANCE
 
 
-def test_the_control_changes_the_orthogonality_alone(
-    examples: Path, index: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_control_changes_orthogonality(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**ROC, "model": str(tiny_bert), "index": index, "mask_matches": 0.0, "max_steps": 2}
     roc = train_dense(examples, output=tmp_path / "roc", **plan)
     control = train_dense(examples, output=tmp_path / "control", **plan, ortho_control=True)

@@ -1,7 +1,5 @@
 """Messages about trainings whose options have no effect, whose validation misleads, or that would discard another."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from pathlib import Path
@@ -14,7 +12,7 @@ from test_train_dense import PLAN, write_examples
 from trainings import weights
 
 from hybrid_cli import storage
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import DamageError, HybridError
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
@@ -101,9 +99,7 @@ def test_overwrite_discards_a_checkpoint_and_checkpoints_may_be_stored_more_ofte
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_dev_queries_of_the_training_are_counted(
-    examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, seed: int
-) -> None:
+def test_dev_queries_are_counted(examples: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, seed: int) -> None:
     """Examples of another seed have the same ids and other texts."""
     dev = write_examples(tmp_path / "dev.parquet", seed=seed)
     plan = {**PLAN, "max_steps": 1, "dev": dev, "dev_queries": 4, "model": str(tiny_bert)}
@@ -113,9 +109,7 @@ def test_dev_queries_of_the_training_are_counted(
     assert notices.says("small-pool", count=300)
 
 
-def test_a_validation_names_its_criterion_and_a_changed_index(
-    tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_a_validation_names_its_criterion(tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices) -> None:
     how: dict[str, Any] = {"split": "train", "sources": "random:2", "index": tmp_path / "bm25"}
     index_bm25(tiny, output=tmp_path / "bm25")
     dev = mine_negatives(tiny, output=tmp_path / "dev.parquet", **how)
@@ -141,7 +135,7 @@ def test_a_damaged_checkpoint_is_not_resumed(
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_a_checkpoint_with_code_is_refused(
+def test_code_is_refused(
     examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], protocol: int
 ) -> None:
     """PyTorch knows the instructions of some protocols of pickle only."""
@@ -149,9 +143,8 @@ def test_a_checkpoint_with_code_is_refused(
     folder = tmp_path / ".x.partial" / layout.CHECKPOINT
     (folder / layout.OPTIMIZER).write_bytes(pickle.dumps({"optimizer": Path}, protocol=protocol))
     (folder / layout.CHECKSUM).write_text(storage.hash_folder(folder, (layout.CHECKSUM,)))
-    with pytest.raises(InputError) as caught:
+    with raises("checkpoint-of-another-version"):
         train_dense(examples, **options)
-    assert caught.value.code == "checkpoint-of-another-version"
     assert not output.exists()
 
 
@@ -202,7 +195,6 @@ def test_best_weights_later_than_the_checkpoint_are_not_used_after_a_kill(
 
 
 def damaged(file: Path, cut: bool) -> None:
-    """Change a byte in the middle of a file, or cut the file there."""
     content = file.read_bytes()
     middle = len(content) // 2
     file.write_bytes(
@@ -211,9 +203,7 @@ def damaged(file: Path, cut: bool) -> None:
 
 
 @pytest.mark.parametrize(("rate", "step"), [(1e-3, 1), (1e9, 2)])
-def test_values_that_are_not_finite_are_named_with_their_step(
-    examples: Path, tiny_bert: Path, tmp_path: Path, rate: float, step: int
-) -> None:
+def test_values_not_finite_are_named(examples: Path, tiny_bert: Path, tmp_path: Path, rate: float, step: int) -> None:
     start = shutil.copytree(tiny_bert, tmp_path / "start")
     if rate < 1:
         tensors = load_file(start / layout.WEIGHTS)

@@ -1,7 +1,5 @@
 """Topics and documents of the TREC, CLEF and NTCIR tracks: no content is left out without a count."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -57,7 +55,6 @@ UPPER = "<TOP><NUM>Number: 9</NUM><TITLE>tea\n&amp; coffee</TITLE></TOP>"
 
 
 def topics_of(folder: Path, content: str, *words: object, name: str = "topics.txt") -> list[tuple[str, str]]:
-    """Return the queries of a file of topics, by the command."""
     (folder / name).write_text(content, "utf-8")
     (folder / "docs.jsonl").write_text('{"id": "1", "text": "a document"}\n', "utf-8")
     done = hybrid(
@@ -118,15 +115,12 @@ def test_topics_in_lines_are_read(tmp_path: Path, name: str, content: str) -> No
         ("<parameters><p>x</p></parameters>", "title", "no-topics"),
     ],
 )
-def test_topics_without_number_or_field_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, fields: str, problem: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.xml").write_text(content)
-    (tmp_path / "docs.jsonl").write_text('{"id": "1", "text": "a document"}\n')
-    words = ("prepare", "trec", tmp_path / "docs.jsonl", "--topics", f"test={tmp_path / 't.xml'}")
-    done = refused(*words, "--topic-fields", fields, "--output", tmp_path / "made", problem=problem)
-    assert done.fields["path"] == tmp_path / "t.xml"
+def test_topics_without_number_or_field_are_refused(workdir: Path, content: str, fields: str, problem: str) -> None:
+    (workdir / "t.xml").write_text(content)
+    (workdir / "docs.jsonl").write_text('{"id": "1", "text": "a document"}\n')
+    words = ("prepare", "trec", workdir / "docs.jsonl", "--topics", f"test={workdir / 't.xml'}")
+    done = refused(*words, "--topic-fields", fields, "--output", workdir / "made", problem=problem)
+    assert done.fields["path"] == workdir / "t.xml"
 
 
 def test_the_fields_that_a_query_leaves_out_are_counted(tmp_path: Path) -> None:
@@ -211,9 +205,7 @@ def test_other_fields_tags_and_unknown_entities_are_counted_or_become_text(tmp_p
     content = AP.replace("More text.", "More &nope; <b>text</b>.")
     (_, _, text), left = document(tmp_path, content)
     assert text.endswith("More &nope; text .")
-    assert left == {
-        "words": {"FIRST": 3, "DATELINE": 3, "FILEID": 2}, "tags": {"B": 1}, "entities": {"&nope;": 1}
-    }  # fmt: skip
+    assert left == {"words": {"FIRST": 3, "DATELINE": 3, "FILEID": 2}, "tags": {"B": 1}, "entities": {"&nope;": 1}}
     (_, _, text), left = document(tmp_path, AP, "--text-fields", "dateline,first")
     assert "BANGKOK" in text
     assert left["words"].keys() == {"FILEID"}

@@ -1,7 +1,5 @@
 """Two writers of one output, files of users in artifacts, and writers killed before the last rename."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -77,15 +75,6 @@ def test_the_lock_of_a_killed_writer_does_not_block_others(tmp_path: Path, folde
     assert scratch_in(tmp_path) == []
 
 
-def test_the_lock_is_taken_before_the_work(tmp_path: Path) -> None:
-    first = open_output(tmp_path / "run.parquet")
-    with raises("locked", HybridError, path="run.parquet"):
-        open_output(tmp_path / "run.parquet")
-    first.release()
-    assert not scratch_in(tmp_path)
-    write_run(tmp_path / "run.parquet")
-
-
 def test_a_dropped_output_releases_its_lock(tmp_path: Path) -> None:
     output = open_output(tmp_path / "run.parquet")
     assert scratch_in(tmp_path)
@@ -108,9 +97,7 @@ def test_a_stage_that_fails_releases_its_locks(tmp_path: Path) -> None:
     write_run(tmp_path / "run.parquet")
 
 
-def test_an_output_that_another_process_completed_meanwhile_is_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_completed_meanwhile_is_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, lock = tmp_path / "run.parquet", Output.lock
 
     def lock_later(output: Output) -> None:
@@ -188,7 +175,7 @@ def test_a_folder_that_was_killed_before_its_name_is_published(tmp_path: Path, m
     assert scratch_in(tmp_path) == []
 
 
-def test_a_finished_folder_of_another_call_or_with_damage_is_not_published(
+def test_a_folder_of_another_call_or_with_damage_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "index"

@@ -1,7 +1,5 @@
 """`update`: the next generation equals one that is built at once, and a kill leaves the old state or the new one."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -59,7 +57,6 @@ class Home:
         return " ".join(self.draw.choices(WORDS, k=self.draw.randint(1, 14))) + "\n"
 
     def build(self, collection: Path, name: str) -> Path:
-        """Build both indexes of a collection and their retriever, and return its path."""
         home = self.folder / name
         index = IndexBm25(collection, output=home / "bm25")
         call(index.changed(threads=1) if self.shards == 1 else index.changed(shards=self.shards))
@@ -84,7 +81,6 @@ class Home:
         return self.build(output, "made")
 
     def change(self) -> None:
-        """Add, change, remove or swap some documents."""
         files = sorted(self.docs.iterdir())
         for _ in range(self.draw.randint(1, 3)):
             kind = self.draw.choice(["add", "change", "swap", "remove"])
@@ -108,7 +104,6 @@ def hits(retriever: Path, output: Path) -> pl.DataFrame:
 
 
 def check(home: Home, retriever: Path, number: int) -> None:
-    """Compare a retriever with one that is built from its collection at once."""
     files = RetrieverFiles.read(retriever)
     bm25, dense = files.indexes
     made = bm25.parent / f"collection.{files.stored.generation}"
@@ -134,10 +129,11 @@ def check(home: Home, retriever: Path, number: int) -> None:
 @pytest.mark.parametrize("kind", cases(["plain", "sharded", "passages", "sharded passages"], "passages"))
 def test_thirty_updates_equal_a_new_build(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
     home = Home(
-        tmp_path, tiny_bert,
+        tmp_path,
+        tiny_bert,
         options={"split_passages": 5, "passage_stride": 4} if "passages" in kind else {},
         shards=2 if "sharded" in kind else 1,
-    )  # fmt: skip
+    )
     retriever = home.start()
     for number in range(30):
         home.change()
@@ -145,8 +141,9 @@ def test_thirty_updates_equal_a_new_build(kind: str, tiny_bert: Path, tmp_path: 
         if number % 10 == 9:
             check(home, retriever, number)
     assert {path.name for path in (tmp_path / "made").iterdir()} == {
-        "retriever", *(f"{name}.{read_retriever(retriever).generation}" for name in ("collection", "bm25", "dense"))
-    }  # fmt: skip
+        "retriever",
+        *(f"{name}.{read_retriever(retriever).generation}" for name in ("collection", "bm25", "dense")),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +201,7 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
 
 
 @pytest.mark.parametrize("passages", [False, True])
-def test_changes_alone_equal_all_documents_in_their_present_state(
-    passages: bool, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_changes_alone_equal_all_present_documents(passages: bool, tiny_bert: Path, workdir: Path) -> None:
     home = Home(Path(), tiny_bert, options={"split_passages": 4} if passages else {})
     home.start()
     shutil.copytree("made", "other")
@@ -232,8 +226,7 @@ def test_changes_alone_equal_all_documents_in_their_present_state(
     assert done.is_problem("unknown-id", id="1.txt")
 
 
-def test_judgments_follow_the_passages(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_judgments_follow_the_passages(tiny_bert: Path, workdir: Path) -> None:
     home = Home(Path(), tiny_bert, options={"split_passages": 4})
     home.start()
     (home.docs / "0.txt").write_text("one two three four five six seven eight nine")
@@ -333,7 +326,7 @@ def test_a_document_that_was_deleted_from_the_indexes_is_added_again(home: Home)
         ("sample", "sampled docs", refusal("partial-collection", option="sample")),
         ("empty", "made docs", refusal("no-text-files")),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_updated_is_refused(prepared: str, command: str, expected: object, home: Home) -> None:
     if prepared in ("half", "empty"):
         for file in sorted(home.docs.iterdir())[: 7 if prepared == "half" else None]:

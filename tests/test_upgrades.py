@@ -1,7 +1,5 @@
 """Artifacts of other versions of hybrid: absent options, options and fields that are unknown here."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -33,7 +31,6 @@ STAGES: dict[str, tuple[object, ...]] = {  # output -> the command that made it
 
 @pytest.fixture
 def fused(here: Path) -> Path:
-    """Return the path of a fused run in the current folder."""
     return made("rrf.parquet")
 
 

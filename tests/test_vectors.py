@@ -1,7 +1,5 @@
 """Dense indexes against numpy: equal hits, equal scores, equal bytes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import Notices, Refusal, raises, refusal
+from command import Notices, Refusal, hybrid, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import vector_hits, vector_scores
@@ -20,10 +18,13 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.commands import VectorIndex
 from hybrid_cli.indexes import construction
-from hybrid_cli.indexes.auto import measure_recall
+from hybrid_cli.indexes.auto import choose, footprint, measure_recall, open_unfinished
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo, nearest
-from hybrid_cli.indexes.faiss import same_graph, set_threads, sign_bits
-from hybrid_cli.indexes.shards import shard_path, write_shard
+from hybrid_cli.indexes.faiss import code_size, same_graph, set_threads, sign_bits
+from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
+from hybrid_cli.settings.conversion import byte_count
+from hybrid_cli.stages.encode import encode
+from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.storage import Kind
 
 DIM, COUNT = 16, 600
@@ -49,7 +50,6 @@ def random_vectors(count: int = COUNT, dim: int = DIM, seed: int = 0) -> np.ndar
 
 
 def build(folder: Path, matrix: np.ndarray, recipe: VectorIndex, ids: list[str] | None = None) -> DenseIndex:
-    """Build a dense index of the rows of `matrix`, in shards of 250."""
     names = ids or [f"d{row}" for row in range(len(matrix))]
     output = artifacts.open_output(folder, Kind.DENSE_INDEX, "encode", inputs={}, options={})
     with output.folder() as (work, counts):
@@ -66,7 +66,6 @@ def qids(queries: np.ndarray) -> list[str]:
 
 
 def exact(matrix: np.ndarray, queries: np.ndarray, hits: int) -> pl.DataFrame:
-    """Return the hits by exact inner products; ties are ordered by docid."""
     scores = queries.astype(np.float64) @ matrix.T.astype(np.float64)
     rows = [(f"q{q}", f"d{d}", scores[q, d]) for q in range(len(queries)) for d in range(len(matrix))]
     frame = pl.DataFrame(rows, schema=["qid", "docid", "score"], orient="row")
@@ -193,12 +192,7 @@ def test_a_graph_is_built_with_one_thread_by_older_versions_of_faiss(monkeypatch
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [
-        VectorIndex(index_type="ivf", nprobe=1),
-        VectorIndex(index_type="PQ2"),
-        VectorIndex(index_type="binary"),
-    ],
+    "recipe", [VectorIndex(index_type="ivf", nprobe=1), VectorIndex(index_type="PQ2"), VectorIndex(index_type="binary")]
 )
 def test_recall_is_the_share_of_the_exact_hits_without_the_query_document(recipe: VectorIndex, tmp_path: Path) -> None:
     matrix = random_vectors()
@@ -399,3 +393,129 @@ def test_no_queries_give_an_empty_run(tmp_path: Path) -> None:
 def test_another_artifact_is_refused(tiny: Path) -> None:
     with raises("other-kind", path="collection"):
         open_dense(tiny)
+
+
+COUNT, DIM = 400, 64
+EACH = {"flat": 4 * DIM, "fp16": 2 * DIM, "sq8": DIM, "binary": DIM // 8, "hnsw": 4 * DIM, "hnsw-sq8": DIM}
+EACH |= {"hnsw-binary": DIM // 8, "ivf": 4 * DIM, "pq": 16, "opq": 16}
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_each_part_has_the_bytes_of_the_formula(kind: Any, tmp_path: Path) -> None:
+    index = build(tmp_path / "index", random_vectors(COUNT, DIM), VectorIndex(index_type=kind))
+    parts = footprint(index.folder, index.info)
+    assert (parts.get("vectors") or parts["codes"]) == COUNT * EACH[kind]
+    if kind in ("flat", "fp16"):
+        assert (index.folder / "index.faiss").stat().st_size == pytest.approx(COUNT * EACH[kind], rel=0.01)
+    rest = {"pq": 4 * 256 * DIM, "opq": 4 * (256 + DIM) * DIM, "hnsw": COUNT * 4 * 2 * 64}.get(kind)
+    if rest:  # code books, a rotation, links; FAISS adds 8 bytes per offset and some links of higher levels
+        assert rest <= parts.get("tables", parts.get("graph", 0)) <= 1.3 * rest
+    assert (
+        sum(size for name, size in parts.items() if name not in ("ids", "stored vectors"))
+        == (index.folder / "index.faiss").stat().st_size
+    )
+
+
+BYTES_OF_A: list[Any] = [("Flat", 768, 3072), ("Flat", 32, 128), ("Flat", 1536, 6144), ("Binary", 768, 96)]
+BYTES_OF_A += [("SQfp16", 384, 768), ("HNSW64,SQ8", 384, 384), ("PCA64,Flat", 768, 256)]
+BYTES_OF_A += [("OPQ16_64,IVF100,PQ16", 768, 16), ("SQ4", 33, 17), ("IVF100,PQ8x4fs", 768, None), ("LSH", 768, None)]
+
+
+@pytest.mark.parametrize(("factory", "dim", "size"), BYTES_OF_A)
+def test_the_bytes_of_a_passage_are_those_of_the_papers(factory: str, dim: int, size: int | None) -> None:
+    assert code_size(factory, dim) == size
+
+
+def test_inspect_prints_bytes_per_document_and_totals_in_both_units(tiny: Path, tmp_path: Path) -> None:
+    from hybrid_cli.stages.index_bm25 import index_bm25
+
+    index = index_bm25(tiny, output=tmp_path / "bm25")
+    described = inspect(index)
+    shown = hybrid("inspect", index).out
+    assert described["documents"] == 12
+    assert described["memory"]["impact matrix: postings"] > 0
+    assert described["memory"]["Lucene index"] > 0
+    assert "GB" in shown
+    assert "GiB" in shown
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path, COUNT, DIM)
+
+
+def written(folder: Path, count: int, dim: int) -> Path:
+    matrix = random_vectors(count, dim)
+    for number, rows in enumerate((slice(0, 400), slice(400, count))):
+        ids = pa.array([f"d{row}" for row in range(count)[rows]])
+        write_shard(shard_path(folder, number), ids, matrix[rows])
+    return folder
+
+
+def chosen(folder: Path, min_recall: float, memory: int | None = None, sample: int = COUNT) -> tuple[str, list[str]]:
+    recipe = VectorIndex(index_type="auto", min_recall=min_recall, memory=memory)
+    tried = choose(folder, recipe, cutoff=10, sample=sample)
+    assert all(each.recall < min_recall for each in tried[:-1] if each.documents == COUNT)
+    assert tried[-1].recall >= min_recall
+    return tried[-1].factory, [f"{each.index_type} {each.documents}" for each in tried]
+
+
+@pytest.mark.parametrize(
+    ("least", "factory", "tried"),
+    [
+        (0.0, "Binary", ["binary 600"]),
+        (0.97, "SQ8", ["binary 600", "sq8 600"]),
+        (1.0, "Flat", ["binary 600", "sq8 600", "pq 600", "fp16 600", "flat 600"]),
+    ],
+)
+def test_the_first_with_enough_recall_is_kept(folder: Path, least: float, factory: str, tried: list[str]) -> None:
+    assert chosen(folder, min_recall=least) == (factory, tried)
+    docids, matrix = read_ids(folder), random_vectors(COUNT, DIM)
+    index = open_unfinished(folder, docids, factory)
+    assert len(index.hits(matrix[:1], 1).rows) == 1  # the index in the folder is the chosen one
+
+
+@pytest.mark.parametrize(
+    ("count", "dim", "order"),
+    [(500, 384, ["binary", "sq8", "fp16", "pq", "flat"]), (2_000, 16, ["binary", "pq", "sq8", "fp16", "flat"])],
+)
+def test_candidates_are_built_in_the_order_of_their_sizes(
+    tmp_path: Path, count: int, dim: int, order: list[str]
+) -> None:
+    tried = choose(written(tmp_path, count, dim), VectorIndex(index_type="auto", min_recall=1.0), cutoff=10)
+    sizes = [each.size for each in tried]
+    assert [each.index_type for each in tried] == order[: len(tried)]
+    assert len(tried) > order.index("pq")
+    assert sizes == sorted(sizes)
+
+
+def test_candidates_for_a_large_collection_are_tried_on_a_sample_first(folder: Path) -> None:
+    factory, tried = chosen(folder, min_recall=0.97, sample=300)
+    assert factory == "SQ8"
+    assert tried == ["binary 300", "sq8 300", "sq8 600"]
+
+
+def test_no_index_is_larger_than_the_memory(folder: Path) -> None:
+    assert chosen(folder, min_recall=0.97, memory=16_000)[0] == "SQ8"
+    with raises("no-index-fits", option="memory", value=9_000):
+        chosen(folder, min_recall=0.97, memory=9_000)
+
+
+def test_encode_stores_the_recall(
+    tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encode(tiny, output=tmp_path / "index", model=tiny_bert, index_type="auto", min_recall=0.999)
+    described = inspect(tmp_path / "index")
+    shown = capsys.readouterr().out
+    assert "bytes/document" in shown
+    assert described["counts"]["recall@100"] >= 0.999
+    assert described["options"]["min_recall"] == 0.999
+    again = encode(tmp_path / "index", output=tmp_path / "again", index_type="auto", min_recall=0.999)
+    assert np.array_equal((tmp_path / "index" / "index.faiss").read_bytes(), (again / "index.faiss").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("500M", 500_000_000), ("2G", 2 * 10**9), ("1.5GiB", 1_610_612_736), ("12k", 12_000), ("7", 7)]
+)
+def test_memory_has_decimal_and_binary_units(text: str, count: int) -> None:
+    assert byte_count(text) == VectorIndex(index_type="auto", memory=text).memory == count  # type: ignore[arg-type]

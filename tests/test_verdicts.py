@@ -1,7 +1,5 @@
 """Verdicts on claims, from measured values."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator
@@ -48,12 +46,10 @@ def measured(rows: dict[str, tuple[float, float]], seeds: int = 3) -> pl.DataFra
 
 
 def verdict(values: pl.DataFrame, claim: Claim, curves: pl.DataFrame = NO_CURVES) -> Verdict:
-    """Decide one claim alone."""
     return verdicts(values, [claim], curves)[claim]
 
 
 def successes(answered: dict[str, list[int]]) -> pl.DataFrame:
-    """Return Success@10 of the queries of each run."""
     rows = [(run, "Success@10", f"q{n}", float(one)) for run, own in answered.items() for n, one in enumerate(own)]
     return pl.DataFrame(rows, ["run", "measure", "qid", "value"], orient="row")
 
@@ -310,9 +306,7 @@ def test_every_file_of_a_claim_has_a_setting() -> None:
 
 
 @pytest.mark.parametrize("page", ["recommended", "roc"])
-def test_intervals_in_brackets_are_those_of_the_verdicts(
-    page: str, found: dict[tuple[str, str], list[Verdict]]
-) -> None:
+def test_intervals_are_those_of_the_verdicts(page: str, found: dict[tuple[str, str], list[Verdict]]) -> None:
     intervals = re.findall(rf"\[{END}, {END}\]", (STUDIES / f"{page}.md").read_text(encoding="utf-8"))
     assert len(intervals) > 20
     assert [pair for pair in intervals if (ending(pair[0]), ending(pair[1])) not in found] == []
@@ -322,9 +316,7 @@ ROWS = list(rows_with_verdicts())
 
 
 @pytest.mark.parametrize(("page", "row"), ROWS, ids=[f"{page}: {row['Claim'][:50]}" for page, row in ROWS])
-def test_a_row_of_a_page_has_the_stored_values(
-    page: str, row: dict[str, str], found: dict[tuple[str, str], list[Verdict]]
-) -> None:
+def test_a_row_has_stored_values(page: str, row: dict[str, str], found: dict[tuple[str, str], list[Verdict]]) -> None:
     if "not corrected" in row["95% interval"]:
         pytest.skip("no claim of verdicts.py")
     ends = [(ending(low), ending(high)) for low, high in re.findall(f"{END} to {END}", row["95% interval"])]

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001 - punctuation of other scripts
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial
@@ -153,8 +151,7 @@ TEXTS = {"zh": CHINESE, "ja": JAPANESE, "th": THAI}
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def files(workdir: Path) -> None:
     rows = [{"id": name, "title": name, "text": text * 12} for name, text in TEXTS.items()]
     Path("docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
@@ -176,8 +173,7 @@ def test_passages_have_the_requested_words_and_together_the_text() -> None:
 
 
 @pytest.mark.parametrize("kind", ["first-sentence", "sentence"])
-def test_sentences_become_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_sentences_become_queries(workdir: Path, kind: str) -> None:
     rows = [{"id": name, "title": "", "text": text} for name, text in TEXTS.items()]
     Path("docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     done = hybrid("prepare", "files", "docs.jsonl", "--pseudo-queries", kind, "--output", "made")

@@ -1,7 +1,5 @@
 """Processes of this machine that share the work of a stage: their results, errors and end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -22,12 +20,10 @@ LONG = 600
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the processes import this file."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
 def children(process: int) -> set[int]:
-    """Return the child processes of a process."""
     found = (path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children"))
     return {int(number) for each in found for number in each.split()}
 

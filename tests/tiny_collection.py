@@ -1,7 +1,5 @@
 """A small collection with unusual ids, and functions to write and read other collections."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

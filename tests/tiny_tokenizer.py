@@ -1,7 +1,5 @@
 """A tokenizer with a small vocabulary, for models that tests load, train and save many times."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """What trainings write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -3,8 +3,6 @@
 cd tests && python data/make_ranx_fusion.py     # needs `pip install ranx`; recorded with ranx 0.3.21
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -17,7 +15,6 @@ from test_fusion_methods import CASES
 
 
 def small_runs(queries: int = 3, hits: int = 8, pool: int = 14) -> list[dict[str, dict[str, float]]]:
-    """Two runs that share about half of their documents."""
     rng = np.random.default_rng(5)
     runs = []
     for _ in range(2):

@@ -1,7 +1,5 @@
 """The stages of kill_stages.py with the results of undisturbed runs, and the inputs of the stages in two versions."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -69,13 +67,11 @@ def comparable(file: Path) -> bytes:
 
 
 def clear(path: Path) -> None:
-    """Remove an output and the hidden files next to it."""
     for each in [path, *path.parent.glob(f".{path.name}.*")]:
         shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
 
 
 def must(words: list[str]) -> Ended:
-    """Run a command without faults."""
     done = run(words)
     assert done.code == 0, f"{' '.join(words)}: {done}"
     return done
@@ -83,8 +79,6 @@ def must(words: list[str]) -> Ended:
 
 @dataclass
 class Case:
-    """A command with the results of uninterrupted runs."""
-
     words: list[str]
     older: list[str] | None
     output: Path
@@ -97,18 +91,15 @@ class Case:
 
     @property
     def settings(self) -> type[Settings]:
-        """The settings of the command."""
         names = {kind.command: kind for kind in COMMANDS}
         return names.get(" ".join(self.words[:2])) or names[self.words[0]]
 
     @property
     def inputs(self) -> list[str]:
-        """The inputs that have another version."""
         words = words_of(" ".join(self.words)) - {""}
         return sorted(word for word in words if Path(OTHER, word).exists() and Path(word).exists())
 
     def measure(self) -> None:
-        """Run the command without faults, with and without an older output."""
         clear(self.output)
         self.plain = must(self.words)
         self.whole = bytes_of(self.output) or {}
@@ -132,7 +123,6 @@ class Case:
 
 
 def exchange(name: str) -> None:
-    """Exchange an input and its other version."""
     assert disk.Disk().exchange(Path(name), Path(OTHER, name))
 
 
@@ -174,7 +164,6 @@ def write_inputs(
 
 
 def _write_sources(folder: Path) -> None:
-    """Write the documents and queries of `docs.jsonl` in the formats of other collections."""
     rows = [json.loads(line) for line in (folder / "docs.jsonl").read_text("utf-8").splitlines()]
     queries = [line.split("\t") for line in (folder / "topics.test.tsv").read_text("utf-8").splitlines()]
     write_lines(folder / "beir/corpus.jsonl", *({"_id": row["id"], **row} for row in rows))
@@ -211,7 +200,6 @@ def _write_in_child(version: int) -> None:
 
 
 def write_bert(folder: Path, seed: int) -> None:
-    """Write a small BERT with random weights."""
     transformers.utils.logging.disable_progress_bar()
     tokenizer = tiny_tokenizer()
     torch.manual_seed(seed)
@@ -224,7 +212,6 @@ def write_bert(folder: Path, seed: int) -> None:
 
 
 def _write_pickled(folder: Path, pickled: Path) -> None:
-    """Write a model folder with its weights as a pickle."""
     shutil.copytree(folder, pickled, ignore=shutil.ignore_patterns("*.safetensors"))
     torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
 

@@ -1,7 +1,5 @@
 """A forked `hybrid` command whose disk fails, or which is killed, at one operation."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import io
@@ -33,7 +31,6 @@ class Faulty(disk.Disk):
         self.mode, self.number, self.count = mode, number, 0
 
     def _step(self) -> bool:
-        """Count an operation; return whether the process dies after it."""
         self.count += 1
         if self.count != self.number:
             return False
@@ -104,7 +101,6 @@ class Call:
 
 
 def compiled(folder: Path) -> Path | None:
-    """Compile calls.c; None without a C compiler or on another system than Linux."""
     compiler, library = shutil.which("cc"), folder / "calls.so"
     if compiler is None or sys.platform != "linux":
         return None
@@ -183,7 +179,6 @@ def _command(words: list[str], device: Faulty, call: Call, err: str, count: str)
 
 
 def limit_files(size: int) -> None:
-    """Limit the size of the files that this process writes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 

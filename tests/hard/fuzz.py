@@ -11,8 +11,6 @@ An input is a valid file, or a valid file after a few random edits. A reader
 Any other exception is a failure; hypothesis then prints the smallest input.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -31,7 +29,6 @@ from hybrid_cli import console
 
 
 def attack(name: str, number: int, rules: settings) -> None:
-    """Run the check of one reader on random inputs."""
     strategy, check = TARGETS[name]
 
     @seed(number)
@@ -56,7 +53,6 @@ def rules_of(examples: int) -> settings:
 
 
 def main() -> int:
-    """Fuzz all readers in turn until the time is over; return the number of readers that failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))

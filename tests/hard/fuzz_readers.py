@@ -1,7 +1,5 @@
 """Checks of the readers on random files; see fuzz.py."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -95,7 +93,6 @@ def check_import(files: Files, valid: bool, command: Callable[[Path], PrepareRow
 
 @st.composite
 def judged(draw: st.DrawFn, least: int = 1) -> tuple[list[str], list[str], Rows]:
-    """Draw ids of documents and queries, and judgments of them."""
     docids = draw(st.lists(ID, min_size=1, max_size=4, unique=True))
     qids = draw(st.lists(ID, min_size=1, max_size=3, unique=True))
     pairs = st.tuples(st.sampled_from(qids), st.sampled_from(docids))
@@ -105,7 +102,6 @@ def judged(draw: st.DrawFn, least: int = 1) -> tuple[list[str], list[str], Rows]
 
 @st.composite
 def beir_files(draw: st.DrawFn) -> Files:
-    """Draw a BEIR folder."""
     docids, qids, rows = draw(judged())
     return {
         "corpus.jsonl": json_lines([{"_id": d, "title": draw(TEXT), "text": draw(TEXT)} for d in docids]),
@@ -122,7 +118,6 @@ def beir(drawn: tuple[Files, bool]) -> None:
 
 @st.composite
 def msmarco_files(draw: st.DrawFn) -> Files:
-    """Draw MS MARCO's files."""
     docids, qids, rows = draw(judged())
     triples = [(q, d, draw(st.sampled_from(docids))) for q, d, _ in rows]
     return {
@@ -150,7 +145,6 @@ def msmarco(drawn: tuple[Files, bool]) -> None:
 
 @st.composite
 def dpr_files(draw: st.DrawFn) -> Files:
-    """Draw DPR's files."""
     docids, qids, rows = draw(judged())
     passages = [{"passage_id": d, "text": "x", "title": "y"} for _, d, _ in rows]
     answers = st.lists(LINE.filter(lambda text: '"' not in text), max_size=2)
@@ -183,7 +177,6 @@ def dpr(drawn: tuple[Files, bool]) -> None:
 
 @st.composite
 def trec_files(draw: st.DrawFn) -> Files:
-    """Draw TREC documents, topics and judgments."""
     docnos = draw(st.lists(WORD, min_size=1, max_size=3, unique=True))
     documents = [f"<DOC>\n<DOCNO> {d} </DOCNO>\n<TEXT>\n{draw(WORD)} &amp;\n</TEXT>\n</DOC>\n" for d in docnos]
     numbers = range(1, draw(st.integers(2, 4)))
@@ -259,7 +252,6 @@ def qrels(drawn: tuple[Any, Any, Rows], four: bool, edits: Edits) -> None:
 
 @st.composite
 def hits(draw: st.DrawFn, ids: st.SearchStrategy[str]) -> pl.DataFrame:
-    """Draw a run."""
     pairs = draw(st.lists(st.tuples(ids, ids, SCORE), max_size=6, unique_by=lambda row: row[:2]))
     schema = {"qid": pl.String, "docid": pl.String, "score": pl.Float32}
     return runs.ranked(pl.DataFrame(pairs, schema=schema, orient="row"))
@@ -277,10 +269,8 @@ def run_trec(run: pl.DataFrame, edits: Edits) -> None:
     check_table("run.txt", content, not edits, runs.read_run, _parquet)
 
 
-_COLUMNS: dict[str, st.SearchStrategy[Any]] = {
-    "qid": ID, "docid": ID, "rank": st.integers(1, 9), "score": SCORE, "relevance": GRADE, "text": TEXT,
-    "title": TEXT, "answers": st.lists(TEXT, max_size=2),
-}  # fmt: skip
+_COLUMNS: dict[str, st.SearchStrategy[Any]] = {"qid": ID, "docid": ID, "rank": st.integers(1, 9), "score": SCORE}
+_COLUMNS |= {"relevance": GRADE, "text": TEXT, "title": TEXT, "answers": st.lists(TEXT, max_size=2)}
 _OTHERS = (st.none() | TEXT, st.none(), st.booleans(), st.floats(), st.integers(-(2**63), 2**63 - 1), st.binary())
 
 
@@ -318,11 +308,10 @@ def corpus_parquet(table: pl.DataFrame, edits: Edits) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- JSON files
 
-_MANIFEST: dict[str, Any] = {
-    "kind": "run", "stage": "search", "options": {"hits": 10}, "fingerprint": "0" * 32, "format": 2, "seconds": 1.5,
-    "inputs": {"index": {"path": "bm25", "kind": "lexical index", "fingerprint": "0" * 32}}, "files": ["x"],
-    "counts": {"rows": 1}, "versions": {"python": "3.11"}, "checksums": {"x": "0" * 32},
-}  # fmt: skip
+_MANIFEST: dict[str, Any] = {"kind": "run", "stage": "search", "options": {"hits": 10}, "fingerprint": "0" * 32}
+_MANIFEST |= {"format": 2, "seconds": 1.5}
+_MANIFEST |= {"inputs": {"index": {"path": "bm25", "kind": "lexical index", "fingerprint": "0" * 32}}, "files": ["x"]}
+_MANIFEST |= {"counts": {"rows": 1}, "versions": {"python": "3.11"}, "checksums": {"x": "0" * 32}}
 
 
 @target(changed(_MANIFEST), st.booleans(), st.lists(EDIT, max_size=2))
@@ -363,14 +352,10 @@ def combination_json(content: dict[str, Any], edits: Edits) -> None:
             assert make_typed(composite.CombinationRecipe, json.loads(json.dumps(asdict(found))), "again") == found
 
 
-_WEIGHTS = {
-    "runs": ["a", "b"], "weights": [0.3, 0.7], "measure": "MRR@10", "method": "minmax", "missing": "zero",
-    "normalize": None, "rrf_k": None, "judged": ["1"],
-}  # fmt: skip
-_TUNED = {
-    **_MANIFEST, "kind": "fusion weights", "checksums": None, "files": None,
-    "options": {"method": "minmax", "missing": "zero", "normalize": None},
-}  # fmt: skip
+_WEIGHTS = {"runs": ["a", "b"], "weights": [0.3, 0.7], "measure": "MRR@10", "method": "minmax", "missing": "zero"}
+_WEIGHTS |= {"normalize": None, "rrf_k": None, "judged": ["1"]}
+_TUNED = {**_MANIFEST, "kind": "fusion weights", "checksums": None, "files": None}
+_TUNED |= {"options": {"method": "minmax", "missing": "zero", "normalize": None}}
 
 
 @target(changed(_WEIGHTS), FEW)

@@ -13,8 +13,6 @@ input is replaced. Then
 The parent process only imports: no thread runs when it forks.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import math
@@ -48,7 +46,6 @@ UNHURT, FAILED = "finished", "failed"  # ends of attempts: the command ended as 
 
 
 def attempt(case: Case, mode: str, draw: random.Random, number: int = 0) -> str:
-    """Disturb one run of a command; return its end, or raise AssertionError."""
     if case.plain is None:
         case.measure()
     assert case.plain is not None
@@ -85,7 +82,6 @@ def differing(case: Case) -> list[str]:
 
 
 def check_end(ended: Ended, mode: str) -> None:
-    """Check exit code and message of a disturbed command."""
     messages = [line for line in ended.lines if line.startswith("hybrid: ")]
     assert "Traceback" not in "".join(ended.lines), ended
     refused = ended.code == 2 and mode in REFUSED
@@ -98,7 +94,6 @@ def check_end(ended: Ended, mode: str) -> None:
 
 
 def check_names(output: Path) -> None:
-    """Check that a folder under its final name is complete."""
     if output.is_dir() and (output / storage.MANIFEST).exists():
         manifest = artifacts.read_manifest(output)
         assert list(storage.damage(output, manifest)) == []
@@ -115,7 +110,6 @@ def drawn(numbers: range, seed: int, names: Sequence[str], modes: Sequence[str])
 
 
 def every(known: dict[str, Case], modes: Sequence[str]) -> Iterator[tuple[int, str, str, int]]:
-    """Yield an attempt for each operation of each stage."""
     number = 0
     for name, case in known.items():
         case.measure()
@@ -133,17 +127,14 @@ class Counts:
     ends: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
 
     def add(self, mode: str, stage: str, end: str) -> None:
-        """Count an attempt."""
         self.ends.setdefault((mode, stage), Counter())[end] += 1
 
     def sum(self, mode: str = "", stage: str = "") -> Counter[str]:
-        """Return the ends of a mode, of a stage, or of all attempts."""
         return sum(
             (ends for key, ends in self.ends.items() if mode in ("", key[0]) and stage in ("", key[1])), Counter()
         )
 
     def line(self) -> str:
-        """Return the sums in one line."""
         ends = self.sum()
         words = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()) if end != FAILED)
         return f"{ends.total()} attempts: {words}; {ends[FAILED]} failed checks"
@@ -161,7 +152,6 @@ class Counts:
 def attack(
     plan: Plan, seed: int, known: dict[str, Case], say: Callable[[str], None], seconds: float = math.inf
 ) -> Counts:
-    """Make attempts, fewer if `seconds` end first; return their ends."""
     end, counts = time.monotonic() + seconds, Counts()
     for done, (number, name, mode, place) in enumerate(plan):
         if time.monotonic() > end:
@@ -194,7 +184,6 @@ def load_calls() -> bool:
 
 
 def cli() -> None:
-    """Parse the arguments and attack."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="number of the first attempt, to continue a run")

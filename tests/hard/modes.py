@@ -1,7 +1,5 @@
 """The ways in which an attempt disturbs a command."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -43,24 +41,20 @@ class Attempt:
     results: list[dict[str, bytes]] = field(default_factory=list)
 
     def choose_input(self) -> None:
-        """Draw the input that is replaced, and add the result with its other version."""
         self.replaced = self.draw.choice(self.case.inputs)
         result = self.case.with_other(self.replaced)
         self.results += [] if result is None else [result]
         clear(self.case.output)
 
     def place(self, count: int) -> int:
-        """Return the number of an operation of `count`."""
         return self.number or self.draw.randint(1, max(1, count))
 
 
 def at_operation(attempt: Attempt, mode: str) -> Ended:
-    """Kill or fail at one operation of `storage.disk`."""
     return run(attempt.words, Faulty(mode, attempt.place(attempt.usual.operations)))
 
 
 def at_moment(attempt: Attempt, number: int) -> Ended:
-    """Send a signal at a random moment."""
     return run(attempt.words, stop=(attempt.draw.random() * attempt.usual.seconds, number))
 
 
@@ -77,13 +71,11 @@ def killed_often(attempt: Attempt) -> Ended:
 
 
 def with_limit(attempt: Attempt) -> Ended:
-    """Limit the size of files."""
     largest = max(map(len, attempt.case.whole.values()), default=0)
     return run(attempt.words, first=partial(limit_files, attempt.draw.randint(SMALLEST, max(SMALLEST, largest))))
 
 
 def on_full_disk(attempt: Attempt) -> Ended:
-    """Fill the disk of the working directory."""
     case = attempt.case
     with _filled(case.output.parent, attempt.draw.randint(0, 2 * sum(map(len, case.whole.values())))):
         return run(attempt.words)
@@ -103,7 +95,6 @@ def _filled(folder: Path, left: int) -> Iterator[None]:
 
 
 def at_call(attempt: Attempt, kind: str, effect: int) -> Ended:
-    """Disturb one system call."""
     return run(attempt.words, call=Call(kind, attempt.place(attempt.usual.calls[kind]), effect))
 
 

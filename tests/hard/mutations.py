@@ -3,8 +3,6 @@
 `python tests/hard/mutations.py [NUMBER ...]` runs all, or some by their numbers. `make hard` runs all.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -12,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+import yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,51 +24,7 @@ class Mutation(NamedTuple):
     tests: str
 
 
-MUTATIONS = (
-    # kernels
-    Mutation(
-        "return weight - weight / (_ONE + np.float32(tf) * scale[row])",
-        "return weight - weight / (_ONE + np.float32(tf))",
-        "impacts",
-    ),
-    Mutation(
-        "total += share(weights[at], matrix.tfs[posting], matrix.scale, row)",
-        "total = share(weights[at], matrix.tfs[posting], matrix.scale, row)",
-        "impacts",
-    ),
-    Mutation(
-        "scores[query, number] += share(weights[at], matrix.tfs[posting], matrix.scale, row)",
-        "scores[query, number] = share(weights[at], matrix.tfs[posting], matrix.scale, row)",
-        "impacts",
-    ),
-    Mutation("if score >= floor:", "if score > floor:", "kernels"),
-    Mutation("np.partition(keys[:number], number - hits)[number - hits :]", "keys[:hits].copy()", "kernels"),
-    # fusion
-    Mutation("return 1 / (k + rank)", "return 1 / (k + rank + 1)", "fusion_methods"),
-    Mutation("(candidates - hits + 1) / (2 * candidates)", "(candidates - hits) / (2 * candidates)", "fusion_methods"),
-    Mutation("of_query(value.min()).clip(upper_bound=0.0)", "0.0", "fusion_methods"),
-    Mutation("math.sqrt(len(weights)) * weighted_mean(", "weighted_mean(", "fusion_methods"),
-    Mutation(
-        '(-pl.col(f"score_{number}")).rank("ordinal")', 'pl.col(f"score_{number}").rank("ordinal")', "fusion_methods"
-    ),
-    # losses
-    Mutation("scores.masked_fill(~vectors.allowed, -torch.inf)", "scores * 1", "losses"),
-    Mutation("(1 + gamma * step) ** 0.5)", "(1 + gamma * step))", "losses"),
-    Mutation("queries.mean() + documents.mean()", "queries.mean() + documents.sum()", "losses"),
-    Mutation("self.scorer.view(size, size, group)[own, own]", "self.scorer[:, :group]", "losses"),
-    Mutation("1:]) - (teacher[:, :1] - teacher[:, 1:])", "1:]) + (teacher[:, :1] - teacher[:, 1:])", "taught"),
-    # outputs
-    Mutation(
-        "thread_local=False)\n    try:\n        lock.acquire()",
-        "thread_local=False)\n    try:\n        pass",
-        "output two_writers",
-    ),
-    Mutation("self.sources.refuse_replaced()", "None", "output"),
-    Mutation("_interrupted_call(work) != self.manifest.call()", "_interrupted_call(work) is None", "output"),
-    # filters
-    Mutation("frame).fill_null(False)", "frame).fill_null(True)", "filters"),
-    Mutation("self.docids.filter(self.kept)", "self.docids.filter(~self.kept)", "filters"),
-)
+MUTATIONS = [Mutation(*row) for row in yaml.safe_load((Path(__file__).parent / "mutations.yaml").read_text("utf-8"))]
 
 
 def survives(mutation: Mutation, folder: Path) -> str:

@@ -1,7 +1,5 @@
 """Files that another user of a shared folder could plant under the names of the scratch files of an output."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -34,14 +32,12 @@ def link_scratch(output: Path, victim: Path) -> None:
 
 
 def link_scratch_to_file(output: Path, victim: Path) -> None:
-    """Plant a link to a file."""
     scratch = files.scratch_path(output)
     disk.remove(scratch)
     scratch.symlink_to(victim.absolute() / "notes.txt")
 
 
 def link_contents(output: Path, victim: Path) -> None:
-    """Plant an interrupted call whose files are links."""
     scratch = _folder(files.scratch_path(output))
     for number, file in enumerate(sorted(scratch.rglob("*"))):
         if file.is_file() and file.name != KEY:
@@ -53,7 +49,6 @@ def link_contents(output: Path, victim: Path) -> None:
 
 
 def link_folders(output: Path, victim: Path) -> None:
-    """Plant an interrupted call whose folders are links."""
     scratch = _folder(files.scratch_path(output))
     for name in (layout.LUCENE, layout.VECTORS, layout.CHECKPOINT, layout.IMPACTS, layout.SCORES):
         if (scratch / name).is_dir():
@@ -88,59 +83,48 @@ def finished_by_stranger(output: Path, victim: Path) -> None:
 
 
 def link_lock(output: Path, victim: Path) -> None:
-    """Plant a link to a file as lock."""
     _lock(output).symlink_to(victim.absolute() / "notes.txt")
 
 
 def link_lock_to_nothing(output: Path, victim: Path) -> None:
-    """Plant a link to a missing file as lock."""
     _lock(output).symlink_to(victim.absolute() / "new.txt")
 
 
 def hard_link_lock(output: Path, victim: Path) -> None:
-    """Plant a second name of a file as lock."""
     os.link(victim / "notes.txt", _lock(output))
 
 
 def lock_is_folder(output: Path, victim: Path) -> None:
-    """Plant a folder as lock."""
     _lock(output).mkdir()
 
 
 def lock_is_pipe(output: Path, victim: Path) -> None:
-    """Plant a pipe as lock."""
     os.mkfifo(_lock(output))
 
 
 def lock_of_stranger(output: Path, victim: Path) -> None:
-    """Plant a lock of another user."""
     lock = _lock(output)
     lock.write_text("1\nhost\n")
     _give_away(lock)
 
 
 def link_old(output: Path, victim: Path) -> None:
-    """Plant a link to a folder as the old output of an interrupted replacement."""
     _old(output).symlink_to(victim.absolute())
 
 
 def link_old_to_file(output: Path, victim: Path) -> None:
-    """Plant a link to a file as the old output of an interrupted replacement."""
     _old(output).symlink_to(victim.absolute() / "notes.txt")
 
 
 def old_of_stranger(output: Path, victim: Path) -> None:
-    """Plant a folder of another user as the old output of an interrupted replacement."""
     old = _folder(_old(output))
     (old / "notes.txt").write_text("notes")
     _give_away(old)
 
 
-PLANTS: tuple[Callable[[Path, Path], None], ...] = (
-    link_scratch, link_scratch_to_file, link_contents, link_folders, hostile_checkpoint, of_stranger,
-    finished_by_stranger, link_lock, link_lock_to_nothing, hard_link_lock, lock_is_folder, lock_is_pipe,
-    lock_of_stranger, link_old, link_old_to_file, old_of_stranger,
-)  # fmt: skip
+PLANTS: tuple[Callable[[Path, Path], None], ...] = (link_scratch, link_scratch_to_file, link_contents, link_folders)
+PLANTS += (hostile_checkpoint, of_stranger, finished_by_stranger, link_lock, link_lock_to_nothing, hard_link_lock)
+PLANTS += (lock_is_folder, lock_is_pipe, lock_of_stranger, link_old, link_old_to_file, old_of_stranger)
 
 
 @contextmanager
@@ -166,14 +150,12 @@ def planted(output: Path, plant: Callable[[Path, Path], None]) -> Iterator[None]
 
 
 def _contents(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Return mode, time stamp and bytes of everything in a folder."""
     paths = [folder, *sorted(folder.rglob("*"))]
     found = [(path, path.lstat(), path.read_bytes() if path.is_file() else b"") for path in paths]
     return {str(path): (status.st_mode, status.st_mtime_ns, content) for path, status, content in found}
 
 
 def _folder(path: Path) -> Path:
-    """Return a path as a folder."""
     if path.is_symlink() or not path.is_dir():
         disk.remove(path)
         path.mkdir(parents=True)

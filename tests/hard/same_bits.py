@@ -8,8 +8,6 @@
 Bits of encoders depend on the processor: compare files of one machine.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -19,8 +17,8 @@ from pathlib import Path
 
 import polars as pl
 
-FUSIONS = ("minmax", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "rbc", "log-odds", "combsum", "combmnz",
-           "combanz", "combmax", "combmin", "combmed")  # fmt: skip
+FUSIONS = ["minmax", "sum", "product", "rrf", "zscore", "dbsf", "borda", "isr", "rbc", "log-odds", "combsum", "combmnz"]
+FUSIONS += ["combanz", "combmax", "combmin", "combmed"]
 COLLECTION = """
 prepare beir {data}/{name} --on-dangling drop --output {name}
 index-bm25 {name} --output {name}-bm25
@@ -77,7 +75,6 @@ SAMPLES = ("msmarco", "dl19", "nq", "beir", "entityquestions", "robust04", "trec
 
 
 def content(path: Path) -> str:
-    """Return the hash of a table's values, or of a JSON file."""
     if path.suffix == ".json":
         whole = json.loads(path.read_text())
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
@@ -104,7 +101,6 @@ def run(lines: str, **names: str) -> None:
 
 
 def documents(data: Path) -> None:
-    """Write two versions of documents with metadata, and queries."""
     lines = [json.loads(line) for line in (data / "cacm/corpus.jsonl").open()][:900]
     rows = [{"id": row["_id"], "title": row.get("title", ""), "text": row["text"] or "none", "year": 1950 + number % 40}
             for number, row in enumerate(lines)]  # fmt: skip
@@ -116,7 +112,6 @@ def documents(data: Path) -> None:
 
 
 def main() -> None:
-    """Run all pipelines below the folder."""
     data, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     samples = SAMPLES if len(sys.argv) < 4 else tuple(sys.argv[3:])
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """A few deterministic inputs of `make fuzz` for every reader."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

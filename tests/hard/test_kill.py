@@ -1,7 +1,5 @@
 """Some of the kills of `make hard`, over the stages that start fast, and a full disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A reader during a replacement: reads all of the old version, all of the new one, or stops with one line."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import chdir
@@ -50,7 +48,7 @@ def search(folder: Path, index: Path) -> tuple[Done, list[tuple[Any, ...]] | Non
 
 @pytest.mark.parametrize("kind", ["bm25", "dense"])
 @pytest.mark.parametrize("moment", range(1, 6))
-def test_a_search_never_mixes_two_versions(
+def test_search_mixes_no_versions(
     versions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, moment: int
 ) -> None:
     shutil.copy(versions / "queries.tsv", tmp_path)

@@ -1,7 +1,5 @@
 """The same command twice: equal bytes, except the parts that docs/guarantees.md names."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
