@@ -15,8 +15,7 @@ import pytest
 from command import cases, raises, refused
 from processes import run
 
-from hybrid_cli import artifacts, cluster, storage
-from hybrid_cli.cli import signals
+from hybrid_cli import artifacts, cluster, interrupts, storage
 from hybrid_cli.cluster import Workers
 from hybrid_cli.collections import source as sources
 from hybrid_cli.commands.data import PrepareFiles, PrepareTrec
@@ -221,11 +220,11 @@ def test_java_goes_on_after_a_cluster(machines: Any) -> None:
 
 def test_a_signal_ends_a_command_on_a_cluster_as_elsewhere(machines: Any) -> None:
     def run() -> None:
-        with signals.raise_on_signals():
+        with interrupts.raise_on_signals():
             for _ in cluster.map_blocks(Workers(ray_address=machines.address), lambda: abs, [-1, -2]):
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(signals.Ended):
+    with pytest.raises(interrupts.Ended):
         run()
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hybrid_cli import console
-from hybrid_cli.cli import signals, streams
+from hybrid_cli import console, interrupts
+from hybrid_cli.cli import streams
 from hybrid_cli.reporting import judging
 
 
@@ -49,14 +49,14 @@ def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_wait(
             pressed.append(os.write(sending, b"q\n"))
 
     def wait() -> None:
-        with signals.raise_on_signals():
+        with interrupts.raise_on_signals():
             thread.start()
             read()
 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdin", os.fdopen(receiving))
         thread = threading.Thread(target=receive)
-        with pytest.raises(signals.Ended):
+        with pytest.raises(interrupts.Ended):
             wait()
         ended.set()
         thread.join()
@@ -64,7 +64,7 @@ def test_a_signal_that_does_not_interrupt_the_system_call_ends_the_wait(
     os.close(sending)
 
 
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, signals.Ended), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, interrupts.Ended), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_within_a_finalizer_ends_the_command(
     number: signal.Signals, raised: type[BaseException], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_signal_within_a_finalizer_ends_the_command(
             signal.raise_signal(number)
 
     def finalize() -> None:
-        with signals.raise_on_signals():
+        with interrupts.raise_on_signals():
             Finalized()
             for _ in range(1000):
                 time.sleep(0.01)
