@@ -117,8 +117,7 @@ class Session:
         if state.step and not state.best_step:
             problem = "no validation was better than that before the training, whose weights are kept; pass --keep last"
             console.warn(f"{self._settings.command}: {problem}", code="no-better-validation", option="keep")
-        text = f"{self._settings.command}: {self._settings.output}: {facts}, kept step {state.best_step:,}"
-        console.note(text, code="written", path=self._settings.output, kept=state.best_step, steps=state.step, **counts)
+        self._output.note(f"{facts}, kept step {state.best_step:,}", kept=state.best_step, steps=state.step, **counts)
 
     def steps(self, examples: int) -> int:
         """Return the number of optimizer steps for `examples` training examples; warn about options without effect."""

@@ -32,7 +32,7 @@ from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions, read_manifest
 from hybrid_cli.errors import DamageError, HybridError, InputError, path_error
 from hybrid_cli.inputs.json_values import parse_json
-from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings.common import MayWrite, Writes
 from hybrid_cli.storage import SCHEMAS, Kind, disk, files, layout, records
 from hybrid_cli.storage.integrity import damage
 from hybrid_cli.storage.records import MANIFEST, hash_json
@@ -111,6 +111,10 @@ class Output:
     sources: Sources = field(default_factory=Sources)
     started: float = field(default_factory=time.monotonic)
     _unlock: weakref.finalize[..., Any] | None = None
+
+    def note(self, text: str, **facts: object) -> None:
+        """Print what was written, with facts for programs."""
+        console.note(f"{self.manifest.stage}: {self.path}: {text}", code="written", path=self.path, **facts)
 
     @property
     def partial(self) -> Path:
@@ -345,7 +349,12 @@ def _unlock(lock: BaseFileLock, process: int) -> None:
 
 
 def output_of(
-    settings: Writes, kind: Kind, inputs: Mapping[str, Input], options: Mapping[str, Any] | None = None
+    settings: Writes | MayWrite,
+    kind: Kind,
+    inputs: Mapping[str, Input],
+    options: Mapping[str, Any] | None = None,
+    stage: str | None = None,
+    **how: bool,
 ) -> Output:
     """Open the output of a command; see `open_output`.
 
@@ -354,10 +363,12 @@ def output_of(
         kind: kind of the artifact.
         inputs: role -> path of each input that affects the result.
         options: other values that affect the result; None for the recorded options of the settings.
+        stage: name in the manifest; None for that of the command.
+        how: `foreign` and `compare`.
     """
-    recorded = settings.recorded() if options is None else options
+    recorded, path = settings.recorded() if options is None else options, settings.output or Path()
     return open_output(
-        settings.output, kind, settings.command, inputs=inputs, options=recorded, overwrite=settings.overwrite
+        path, kind, stage or settings.command, inputs=inputs, options=recorded, overwrite=settings.overwrite, **how
     )
 
 

@@ -31,7 +31,7 @@ from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.passages import Group
 from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX, Engine, Searching
 from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Overwrites, Seeded, Threaded, Writes
+from hybrid_cli.settings.common import MayWrite, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import (
     GIVEN,
@@ -201,7 +201,7 @@ _WRITES = when(query=None, interactive=False)
 
 
 @dataclass(frozen=True)
-class Search(SearchOptions, ThreadedOnCluster, Overwrites):
+class Search(SearchOptions, ThreadedOnCluster, MayWrite):
     """Search an index and write a run, or print the hits of a query.
 
     With `--interactive`, queries are read from standard input, one per line, while the indexes stay open. A dense index
@@ -253,7 +253,7 @@ class Search(SearchOptions, ThreadedOnCluster, Overwrites):
     )
 
     index: Sequence[Path] | Path = option(REQUIRED)
-    output: Path | None = option(None, "--output", "-o", needed=_WRITES)
+    output: Path | None = redeclare(MayWrite, "output", needed=_WRITES)
     split: str | None = option(None, recorded=False)
     queries: Path | None = option(None)
     query: str | None = option(None, recorded=False)

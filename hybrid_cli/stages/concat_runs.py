@@ -48,8 +48,7 @@ def concat_runs(settings: ConcatRuns) -> Path:
     written = output.write((block.to_arrow() for block in blocks), queries=len(home))
     hits = written.counts["rows"]
     counted = f"{console.counted(query=len(home), hit=hits)} of {console.counted(run=len(parts))}"
-    text = f"concat-runs: {output.path}: {counted}"
-    console.note(text, code="written", path=output.path, queries=len(home), hits=hits, runs=len(parts))
+    output.note(counted, queries=len(home), hits=hits, runs=len(parts))
     return output.path
 
 

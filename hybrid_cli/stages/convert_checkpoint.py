@@ -53,13 +53,9 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     inputs |= {f"learner {number}": _input(learner) for number, learner in enumerate(settings.learners, 2)}
     inputs |= {"base": _input(settings.base)} if settings.base else {}
     merges_reranker = settings.merge and is_reranker(resolve(settings.checkpoint))
+    kind, options = Kind.RERANKER if merges_reranker else Kind.ENCODER, settings.recorded()
     output = artifacts.open_output(
-        settings.output,
-        Kind.RERANKER if merges_reranker else Kind.ENCODER,
-        settings.command,
-        inputs=inputs,
-        options=settings.recorded(),
-        overwrite=settings.overwrite,
+        settings.output, kind, settings.command, inputs=inputs, options=options, overwrite=settings.overwrite
     )
     if output.up_to_date:
         return output.path
@@ -76,8 +72,7 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
             counts |= _write_towers((settings.checkpoint, settings.documents), work, base)
     weights = sum(number for name, number in counts.items() if name.endswith("weights"))
     learners = f", an ensemble of {counts['learners']} learners" if "learners" in counts else _advice(output.path)
-    text = f"convert-checkpoint: {output.path}: {console.counted(weight=weights)}{learners}"
-    console.note(text, code="written", path=output.path)
+    output.note(f"{console.counted(weight=weights)}{learners}")
     return output.path
 
 

@@ -72,18 +72,10 @@ def _measured(plan: EvaluationPlan, settings: Evaluate) -> tuple[pl.DataFrame, M
     """Return values and counts; read them from the output if it is up to date."""
     if settings.output is None:
         return measure(plan)
-    output = artifacts.open_output(
-        settings.output,
-        Kind.MEASUREMENTS,
-        "evaluate",
-        inputs=plan.inputs(),
-        options=plan.options(),
-        overwrite=settings.overwrite,
-    )
+    output = artifacts.output_of(settings, Kind.MEASUREMENTS, plan.inputs(), plan.options())
     if output.up_to_date:
         return pl.read_parquet(output.path, glob=False), artifacts.read_manifest(output.path, Kind.MEASUREMENTS).counts
     values, summary = measure(plan)
     output.write([values.to_arrow()], **summary)
-    count = f"{console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}"
-    console.note(f"evaluate: {output.path}: {count}", code="written", path=output.path)
+    output.note(f"{console.counted(value=len(values))} of {console.counted(run=len(plan.runs))}")
     return values, summary

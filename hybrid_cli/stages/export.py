@@ -88,20 +88,13 @@ def export(settings: Export) -> Path:
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     names = ("collection", "dense", "qrels", "measurements")
     inputs |= {name: given for name in names if (given := getattr(settings, name)) is not None}
-    output = artifacts.open_output(
-        settings.output,
-        kind,
-        f"export {settings.form}",
-        inputs=inputs,
-        options=settings.recorded(artifact=kind.phrase),
-        overwrite=settings.overwrite,
-        foreign=True,
-        compare=settings.output.is_dir() == (settings.form not in _FILES or kind == Kind.RETRIEVER),
-    )
+    compare = settings.output.is_dir() == (settings.form not in _FILES or kind == Kind.RETRIEVER)
+    options, stage_name = settings.recorded(artifact=kind.phrase), f"export {settings.form}"
+    output = artifacts.output_of(settings, kind, inputs, options, stage_name, foreign=True, compare=compare)
     write = _write_retriever if kind == Kind.RETRIEVER else _writers()[kind, settings.form]
     with output.scratch() as scratch:
         count = write(path, scratch, settings)
-    console.note(f"export: {output.path}: {count} ({settings.form})", code="written", path=output.path)
+    output.note(count)
     _note_opening(output.path, settings.form)
     if kind == Kind.RETRIEVER:
         console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")

@@ -271,13 +271,12 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
 
         written = output.write(blocks(), queries=len(joined.qids))
     common = _warn_disjoint(shares)
-    console.note(
-        f"fuse: {output.path}: {console.counted(query=len(joined.qids), hit=written.counts['rows'])} of "
-        f"{len(job.runs)} runs; the runs share {common:.1%} of their documents; missing: {job.recipe.missing}",
-        code="written",
-        path=output.path,
+    hits = written.counts["rows"]
+    output.note(
+        f"{console.counted(query=len(joined.qids), hit=hits)} of {len(job.runs)} runs; the runs share {common:.1%} of "
+        f"their documents; missing: {job.recipe.missing}",
         queries=len(joined.qids),
-        hits=written.counts["rows"],
+        hits=hits,
     )
 
 
@@ -367,9 +366,7 @@ def _tune(job: FusionInputs, judged: Path | None) -> Path:
         raise InputError(problem, code="missing-option", option="qrels")
     settings, inputs = job.settings, job.inputs() | {"qrels": judged}
     inputs |= {} if settings.machine is None else {"machine": settings.machine}
-    output = artifacts.open_output(
-        settings.output, Kind.WEIGHTS, "fuse --tune", inputs=inputs, options=job.options(), overwrite=settings.overwrite
-    )
+    output = artifacts.output_of(settings, Kind.WEIGHTS, inputs, job.options(), "fuse --tune")
     if not output.up_to_date:
         judgments = _judgments(job, judged)
         queries = judgments[0]["qid"].n_unique()

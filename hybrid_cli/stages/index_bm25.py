@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage, words
+from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.indexes import write_manifests
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import IndexBm25
@@ -75,7 +76,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
         _record(work, (index.k1, index.b), tuning, settings.measure)
         counts.update(index.counts())
-    _report(settings, index, tuning, reuse)
+    _report(settings, target, index, tuning, reuse)
     return output
 
 
@@ -130,7 +131,7 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
         for number in range(shards):
             _record(work / layout.shard(number), (settings.k1, settings.b))
         counts |= write_manifests(target, work, settings.language)
-    console.note(f"index-bm25: {settings.output}: {console.counted(document=total)} in {shards} shards")
+    target.note(f"{console.counted(document=total)} in {shards} shards")
     return settings.output
 
 
@@ -199,7 +200,7 @@ def _record(work: Path, parameters: Setting, tuning: Tuning | None = None, measu
     disk.write_text(work / layout.PARAMETERS, json.dumps(record, indent=2) + "\n")
 
 
-def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reused: bool) -> None:
+def _report(settings: IndexBm25, output: Output, index: LexicalIndex, tuning: Tuning | None, reused: bool) -> None:
     if tuning:
         means, gains, (k1, b), best = tuning.means, tuning.gains, tuning.baseline, tuning.best
         before, after = f"{figure(means[tuning.baseline])} with k1={k1:g} b={b:g}", figure(means[best])
@@ -219,5 +220,4 @@ def _report(settings: IndexBm25, index: LexicalIndex, tuning: Tuning | None, reu
         + console.counted(term=counts["terms"], token=counts["tokens"])
     )
     what = "stored only k1 and b" if reused else built
-    text = f"index-bm25: {settings.output}: {what}; k1={index.k1:g} b={index.b:g}"
-    console.note(text, code="written", path=settings.output, k1=index.k1, b=index.b, reused=reused)
+    output.note(f"{what}; k1={index.k1:g} b={index.b:g}", k1=index.k1, b=index.b, reused=reused)

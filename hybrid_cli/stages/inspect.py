@@ -301,8 +301,7 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     output = None
     if settings.output is not None:
         inputs = {f"run {name}": path for name, path in named.items()} | {"qrels": qrels_file, "queries": queries_file}
-        how: dict[str, Any] = {"overwrite": settings.overwrite, "foreign": True}  # latencies differ between calls
-        output = artifacts.open_output(settings.output, Kind.MEASUREMENTS, "inspect", inputs=inputs, options={}, **how)
+        output = artifacts.output_of(settings, Kind.MEASUREMENTS, inputs, {}, foreign=True)  # latencies differ
     qrels, queries = collections.read_qrels(qrels_file), collections.read_queries(queries_file).select("qid", "text")
     remove_query = removes_query(collection, settings.split)
     index_at, rows = cache(partial(open_index, options=SearchOptions(threads=1, device="cpu", group=NO_GROUPS))), []

@@ -67,7 +67,7 @@ def label(settings: Label) -> Path:
     text = (
         f"{console.counted(query=facts['queries'], hit=facts['hits'])}; {facts['without_hits']:,} without hits dropped"
     )
-    console.note(f"label: {output.path}: {text}", code="written", path=output.path, **facts)
+    output.note(text, **facts)
     return output.path
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from hybrid_cli import artifacts, console, storage
-from hybrid_cli.artifacts import read_manifest
+from hybrid_cli.artifacts import Output, read_manifest
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.judged import warn_raters
 from hybrid_cli.artifacts.opening import open_lexical
@@ -70,7 +70,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
         named, **counts, tally={source: dict(counts_of_source) for source, counts_of_source in tally.counts.items()}
     )
     depths = dict.fromkeys(part.settings.depth for part in parts if part.settings.depth)
-    _report(tally, manifest.counts, output.path, [*depths])
+    _report(tally, manifest.counts, output, [*depths])
     return output.path
 
 
@@ -111,7 +111,7 @@ def _prefix_ids(table: pa.Table, name: str, shared_corpus: bool) -> pa.Table:
     return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequence[int]) -> None:
+def _report(tally: Tally, counts: Mapping[str, Any], output: Output, depths: Sequence[int]) -> None:
     """Print the table of counts and the depth; warn about substituted random documents and short lists."""
     random = tally.counts[RANDOM]
     terminal.show_tally({name: some for name, some in tally.counts.items() if some["drawn"] or name != RANDOM})
@@ -126,7 +126,7 @@ def _report(tally: Tally, counts: Mapping[str, Any], path: Path, depths: Sequenc
         console.note(skips, code="queries-skipped", count=skipped)
     depth = f", from the first {' or '.join(f'{depth:,}' for depth in depths)} hits" if depths else ""
     counted = console.counted(example=counts["rows"], query=counts["queries"], negative=counts["negatives"])
-    console.note(f"mine-negatives: {path}: {counted}{depth}", code="written", path=path, depths=depths)
+    output.note(f"{counted}{depth}", depths=depths)
 
 
 @dataclass

@@ -122,13 +122,12 @@ def _write(output: Output, title: str, findings: Findings, parts: Sequence[page.
     if output.manifest.kind == Kind.FIGURES:
         with output.folder(figures=len(drawn)) as (work, _):
             page.write_png(work, drawn)
-        note = f"report: {output.path}: {len(drawn)} figures"
-        console.note(note, code="written", path=output.path, figures=len(drawn))
+        output.note(f"{len(drawn)} figures", figures=len(drawn))
         return
     summary, queries = findings.summary, findings.summary.queries(findings.measure)
     count = console.counted(run=len(summary.runs))
     parts = [*parts, sections.provenance_section(output.manifest)]
     text = page.render(title, f"{count}, {queries:,} judged queries", sections.in_words(findings), parts, summary.runs)
     output.write_html(text, runs=len(summary.runs), queries=queries, figures=len(drawn))
-    note = f"report: {output.path}: {len(drawn)} figures of {count}, {console.size(len(text.encode()))}"
-    console.note(note, code="written", path=output.path, figures=len(drawn), runs=len(summary.runs))
+    note = f"{len(drawn)} figures of {count}, {console.size(len(text.encode()))}"
+    output.note(note, figures=len(drawn), runs=len(summary.runs))

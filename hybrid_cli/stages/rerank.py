@@ -92,12 +92,7 @@ def _score_examples(settings: Rerank) -> Path:
         manifest = replace(output.manifest, counts={**counts, "pairs": pairs}, location=path.resolve())
         with storage.replacing(path) as scratch:
             storage.write_parquet(scratch, job.tables(), SCHEMAS[Kind.EXAMPLES], manifest)
-    console.note(
-        f"rerank: {output.path}: {console.counted(example=len(examples), pair=pairs)} scored",
-        code="written",
-        path=output.path,
-        pairs=pairs,
-    )
+    output.note(f"{console.counted(example=len(examples), pair=pairs)} scored", pairs=pairs)
     return output.path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,10 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.fusion.selection import Choice, Trials, check_folds
+from hybrid_cli.fusion.selection import Choice, Trials, Values, check_folds
 from hybrid_cli.fusion.weights import chosen_weights, weights_file, weights_path
 from hybrid_cli.indexes.shards import read_ids
-from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.passages import NO_GROUPS
+from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.runs.index import Allowed, Index
 from hybrid_cli.runs.tables import SCHEMA
@@ -70,41 +69,27 @@ def search(settings: Search) -> Any:
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
-    if retrievers := [folder for path in settings.indexes if (folder := retriever_at(path)) is not None]:
-        return _in_retriever(settings, retrievers[0])
+    files = next((RetrieverFiles.read(folder) for path in settings.indexes if (folder := retriever_at(path))), None)
+    if files is not None:
+        settings = _of_retriever(settings, files.folder)
     shards = [shards_of(path) for path in settings.indexes]
-    parts = [[index_manifest(shard) for shard in paths] for paths in shards]
-    manifests = [part[0] for part in parts]
-    several = [path for path, paths in zip(settings.indexes, shards, strict=True) if len(paths) > 1]
-    if settings.exact and several:
-        reason = f"{several[0]} has shards; build one index of all documents"
-        raise option_error("exact", None, reason, code="conflicting-options", path=several[0])
-    kinds = frozenset[str]().union(*map(index_kinds, manifests))
-    settings.check_facts(", ".join(map(kind_in_words, settings.indexes, manifests)), index_kind=kinds)
-    belongs_together(indexes=dict(zip(settings.indexes, parts, strict=True)))
-    if path := weights_path(settings.weights):
-        check_systems(path, [System(manifest.kind, encoder=manifest.counts.get("encoder")) for manifest in manifests])
-    allowed = _allowed(settings, parts)
+    parts = files.manifests if files else [[index_manifest(shard) for shard in paths] for paths in shards]
+    kinds = _kinds(settings, parts, files)
+    allowed = None if settings.filter is None else metadata_of(parts, settings.collection).allowed(settings.filter)
     if settings.prints:
-        one = len(settings.indexes) == 1
-        opened = (
-            open_index(settings.indexes[0], settings)
-            if one
-            else open_fused(settings.indexes, parts, settings, settings.weights)
-        )
-        return _answers(settings, _within(opened, allowed), parts)
+        index = _open(settings, parts, files)
+        return _answers(settings, index if allowed is None else index.within(allowed), parts)
     source = _queries_source(settings)
-    recipe = _recipe(settings, source, manifests)
+    if source.is_dir() and (settings.exact or "a dense index" not in kinds):
+        problem = f"{source}: a folder of vectors; only a single dense index is searched with it"
+        raise InputError(problem, code="other-kind", path=source, **({"option": "exact"} if settings.exact else {}))
+    recipe = _recipe(settings, [part[0] for part in parts])
     options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
-    options |= _grouping(settings, parts) | _filter(settings)
-    output = artifacts.open_output(
-        settings.output or Path(),
-        Kind.RUN,
-        "search --exact" if settings.exact else "search",
-        inputs=_inputs(settings, source),
-        options=options,
-        overwrite=settings.overwrite,
-    )
+    rule = settings.group or files.stored.group if files else _grouping(settings, parts)
+    options |= {} if rule == NO_GROUPS else {"group": rule}
+    options |= {} if settings.filter is None else {"filter": settings.filter}
+    name = "search --exact" if settings.exact else "search"
+    output = artifacts.output_of(settings, Kind.RUN, _inputs(settings, source), options, name)
     if output.up_to_date:
         return output.path
     warn_changed([manifest for part in parts for manifest in part])
@@ -112,64 +97,49 @@ def search(settings: Search) -> Any:
         _write_tuned(output, settings, source)
     else:
         start = partial(_opened, settings.of_worker(), source, recipe, shards[0], allowed)
-        _write(output, settings, source, manifests, start)
+        calibrated = files is not None and files.stored.calibration is not None and rule == files.stored.group
+        _write(output, settings, source, [part[0] for part in parts], start, [PROBABILITY] if calibrated else [])
     return output.path
 
 
-def _allowed(settings: Search, parts: Sequence[Sequence[Manifest]]) -> Allowed | None:
-    """Return the documents that `--filter` keeps; None without it."""
-    return None if settings.filter is None else metadata_of(parts, settings.collection).allowed(settings.filter)
-
-
-def _filter(settings: Search) -> dict[str, str]:
-    """Return the filter, as manifests record it; none without one."""
-    return {} if settings.filter is None else {"filter": settings.filter}
-
-
-def _within(index: Index, allowed: Allowed | None) -> Index:
-    return index if allowed is None else index.within(allowed)
-
-
-def _in_retriever(settings: Search, folder: Path) -> Any:
-    """Search a retriever, as `search` does."""
+def _of_retriever(settings: Search, folder: Path) -> Search:
+    """Return the settings that search a retriever; refuse those of several indexes."""
     if len(settings.indexes) > 1 or settings.exact:
         reason = f"{folder} is a retriever, which is searched alone and has a fusion of its own"
         option = "exact" if settings.exact else "index"
         raise option_error(option, settings.indexes if option == "index" else None, reason, code="conflicting-options")
-    settings = settings.changed(index=folder)
-    settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
-    files = RetrieverFiles.read(folder)
-    allowed = _allowed(settings, files.manifests)
-    if settings.prints:
-        return _answers(settings, _within(open_retriever(files, settings), allowed), files.manifests)
-    source = _queries_source(settings)
-    if source.is_dir():
-        problem = f"{source}: a folder of vectors; a retriever needs the texts of the queries"
-        raise InputError(problem, code="other-kind", path=source, kind=Kind.VECTORS)
-    inputs = {"queries": source, "index": folder}
-    rule = settings.group or files.stored.group
-    group = {} if rule == NO_GROUPS else {"group": rule}
-    output = artifacts.open_output(
-        settings.output or Path(),
-        Kind.RUN,
-        "search",
-        inputs=inputs,
-        options=settings.recorded(index_kind=RETRIEVER) | group | _filter(settings),
-        overwrite=settings.overwrite,
-    )
-    if not output.up_to_date:
-        warn_changed([shard for index in files.manifests for shard in index])
-        start = partial(_opened, settings.of_worker(), source, None, (), allowed)
-        calibrated = files.stored.calibration is not None and rule == files.stored.group
-        more = [PROBABILITY] if calibrated else []
-        _write(output, settings, source, [index[0] for index in files.manifests], start, more)
-    return output.path
+    return settings.changed(index=folder)
 
 
-def _grouping(settings: Search, parts: Sequence[Sequence[Manifest]]) -> dict[str, str]:
-    """Return the rule that gives documents from passages, as manifests record it; none for hits as indexed."""
-    rule = NO_GROUPS if settings.exact or settings.tune else group_of(settings.group, parts)
-    return {} if rule == NO_GROUPS else {"group": rule}
+def _kinds(settings: Search, parts: Sequence[Sequence[Manifest]], files: RetrieverFiles | None) -> frozenset[str]:
+    """Return the kinds of the indexes, to which the options must apply; refuse indexes that do not belong together."""
+    if files is not None:
+        settings.check_facts(f"{files.folder} is {RETRIEVER}", index_kind=RETRIEVER)
+        return frozenset({RETRIEVER})
+    if settings.exact and (several := [path for path, part in zip(settings.indexes, parts, strict=True) if part[1:]]):
+        reason = f"{several[0]} has shards; build one index of all documents"
+        raise option_error("exact", None, reason, code="conflicting-options", path=several[0])
+    manifests = [part[0] for part in parts]
+    kinds = frozenset[str]().union(*map(index_kinds, manifests))
+    settings.check_facts(", ".join(map(kind_in_words, settings.indexes, manifests)), index_kind=kinds)
+    belongs_together(indexes=dict(zip(settings.indexes, parts, strict=True)))
+    if path := weights_path(settings.weights):
+        check_systems(path, [System(manifest.kind, encoder=manifest.counts.get("encoder")) for manifest in manifests])
+    return kinds
+
+
+def _open(settings: Search, parts: Sequence[Sequence[Manifest]], files: RetrieverFiles | None) -> Index:
+    """Open what answers single queries."""
+    if files is not None:
+        return open_retriever(files, settings)
+    if len(settings.indexes) == 1:
+        return open_index(settings.indexes[0], settings)
+    return open_fused(settings.indexes, parts, settings, settings.weights)
+
+
+def _grouping(settings: Search, parts: Sequence[Sequence[Manifest]]) -> Group:
+    """Return the rule that gives documents from passages; none for hits as indexed."""
+    return NO_GROUPS if settings.exact or settings.tune else group_of(settings.group, parts)
 
 
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
@@ -199,13 +169,10 @@ def _queries_source(settings: Search) -> Path:
     return collections.queries_path(queries or settings.collection or Path(), settings.split)
 
 
-def _recipe(settings: Search, source: Path, manifests: Sequence[Manifest]) -> FusionRecipe | None:
-    """Return the weights of an exact search; check that the indexes and queries fit it."""
+def _recipe(settings: Search, manifests: Sequence[Manifest]) -> FusionRecipe | None:
+    """Return the weights of an exact search; None for other searches."""
     if not settings.exact:
         return None
-    if source.is_dir():
-        problem = f"{source}: a folder of vectors; --exact needs the texts of the queries"
-        raise InputError(problem, code="other-kind", option="exact", path=source)
     dense = [manifest.kind for manifest in manifests].count(Kind.DENSE_INDEX)
     if dense > 1 and (unfit := sorted({"model", "weight"} & settings.given)):
         reason = f"only with one dense index; --exact searches {dense}"
@@ -222,7 +189,10 @@ def _write(
     start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]],
     more: Sequence[pa.Field] = (),
 ) -> None:
-    queries = _queries(source, manifests[0])
+    if source.is_dir():
+        queries = pl.DataFrame({"qid": read_ids(source)})
+    else:
+        queries = collections.read_queries(source).select("qid", "text")
     gpu = settings.device.startswith("cuda")
     if settings.ray_address and any(manifest.kind == Kind.DENSE_INDEX for manifest in manifests):
         start = partial(_with_pytorch, start)
@@ -239,16 +209,10 @@ def _write(
                 advance(len(asked))
 
     written = output.write(blocks(), *more, queries=len(queries), **_parameters(settings, manifests))
-    without = len(queries) - sum(answered)
-    console.note(
-        f"search: {output.path}: {console.counted(query=len(queries), hit=written.counts['rows'])}"
-        + (f", {console.counted(query=without)} without hits" if without else ""),
-        code="written",
-        path=output.path,
-        queries=len(queries),
-        hits=written.counts["rows"],
-        without_hits=without,
-    )
+    without, hits = len(queries) - sum(answered), written.counts["rows"]
+    text = console.counted(query=len(queries), hit=hits)
+    text += f", {console.counted(query=without)} without hits" if without else ""
+    output.note(text, queries=len(queries), hits=hits, without_hits=without)
 
 
 def _with_pytorch(start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame]]]) -> Any:
@@ -261,109 +225,64 @@ def _with_pytorch(start: Callable[[], Callable[[pl.DataFrame], list[pl.DataFrame
     return start()
 
 
+# ------------------------------------------------------------------------------------------------------- tuning of RM3
+
+
 def _write_tuned(output: Output, settings: Search, source: Path) -> None:
-    """Write the run of RM3 with parameters from cross-validation."""
+    """Write the run of RM3, each query with the parameters that are best on the other folds of the judged ones.
+
+    Queries without judgments have the parameters that are best on all judged ones.
+
+    Raises:
+        InputError: fewer than two judged queries, or fewer than folds.
+    """
     queries = collections.read_queries(source).select("qid", "text")
-    qrels = collections.read_qrels(judged := _qrels(settings))
+    qrels = collections.read_qrels(file := _qrels(settings))
+    judged = queries.join(qrels, on="qid", how="semi", maintain_order="left")["qid"]
     if "folds" in settings.given:
-        check_folds(settings.folds, judged, queries.join(qrels, on="qid", how="semi")["qid"].n_unique())
+        check_folds(settings.folds, file, len(judged))
+    if len(judged) < 2:
+        raise option_error("tune", None, "needs two or more judged queries", code="too-few-queries")
+    known, remove_query = qrels.join(judged.to_frame(), on="qid", how="semi"), removes_query(file)
     index = open_lexical(settings.indexes[0], settings.k1, settings.b, threads=settings.threads)
-    remove_query = removes_query(judged)
-    plain_run = index.search(queries, settings.hits)
-    plain = evaluate_run(plain_run, qrels, [settings.measure], remove_query=remove_query)
+    first = index.feedback(index.weighted(queries["text"].to_list()), len(queries), max(SIZES))
+    models = lru_cache(1)(first.models)  # the same for all shares
+
+    def run_of(documents: int, terms: int, share: float) -> pl.DataFrame:
+        bags = index.bags_of(first.interpolated(models(documents, terms), share), len(queries))
+        return index.table(index.hits(bags, settings.hits), queries["qid"])
+
+    def values_of(run: pl.DataFrame) -> Values:
+        values = evaluate_run(run, known, [settings.measure], remove_query=remove_query).select("qid", "value")
+        ordered = judged.to_frame().join(values, on="qid", how="left", maintain_order="left")
+        return ordered["value"].fill_null(0.0).to_numpy()
+
+    values, plain = [], values_of(index.search(queries, settings.hits))
     with console.progress("tune RM3", len(GRID), "settings") as advance:
-        tuned = TunedFeedback(index, queries, qrels, settings.measure, settings.hits, advance, remove_query)
-    run, score, selected = tuned.crossed(settings.folds, settings.seed)
+        for point in GRID:
+            values.append(values_of(run_of(*point)))
+            advance(1)
+    choices = [Choice(f"{documents} documents, {terms} terms", (share, 1 - share)) for documents, terms, share in GRID]
+    table = Trials(choices, np.stack(values))
+    rows = table.crossed(settings.folds, settings.seed)
+    row_of = dict.fromkeys(queries["qid"], table.plateau().best) | dict(zip(judged, rows.tolist(), strict=True))
+    parts, selected = [runs.empty()], []
+    for row in dict.fromkeys(row_of.values()):
+        parts.append(run_of(*GRID[row]).filter(pl.col("qid").is_in([qid for qid in row_of if row_of[qid] == row])))
+        parameters = dict(zip(("fb_docs", "fb_terms", "fb_weight"), GRID[row], strict=True))
+        selected.append({**parameters, "queries": int((rows == row).sum())})
+    run = queries.select("qid").join(pl.concat(parts), on="qid", maintain_order="left_right")
     output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)
-    without = float(plain["value"].sum()) / len(tuned.judged)  # type: ignore[arg-type]
-    console.note(
-        f"search: {output.path}: {console.counted(query=len(queries), hit=len(run))}; {settings.measure} "
-        f"{figure(score)} with RM3 by cross-validation, {figure(without)} without, on {len(tuned.judged):,} judged "
-        "queries",
-        code="written",
-        path=output.path,
+    score, without = float(table.values[rows, np.arange(len(rows))].mean()), float(plain.mean())
+    output.note(
+        f"{console.counted(query=len(queries), hit=len(run))}; {settings.measure} {figure(score)} with RM3 by "
+        f"cross-validation, {figure(without)} without, on {len(judged):,} judged queries",
         queries=len(queries),
         hits=len(run),
         measure=settings.measure,
         value=score,
         without=without,
     )
-
-
-class TunedFeedback:
-    """Search with RM3, with parameters for each query that other judged queries select.
-
-    Args:
-        index: index of BM25.
-        queries: qid, text.
-        qrels: qid, docid, relevance.
-        measure: measure to maximize.
-        hits: documents per query.
-        advance: called after every point of the grid.
-        remove_query: remove hits whose docid is the qid before a run is measured.
-
-    Raises:
-        InputError: fewer than two judged queries.
-    """
-
-    def __init__(
-        self,
-        index: LexicalIndex,
-        queries: pl.DataFrame,
-        qrels: pl.DataFrame,
-        measure: str,
-        hits: int,
-        advance: Callable[[int], None],
-        remove_query: bool = False,
-    ):
-        self.judged = queries.join(qrels, on="qid", how="semi", maintain_order="left")["qid"]
-        if len(self.judged) < 2:
-            raise option_error("tune", None, "needs two or more judged queries", code="too-few-queries")
-        self._index, self._queries, self._hits = index, queries, hits
-        weighted = index.weighted(queries["text"].to_list())
-        self._first = index.feedback(weighted, len(queries), max(SIZES))
-        known = qrels.join(self.judged.to_frame(), on="qid", how="semi")
-        values = []
-        for documents, terms in product(SIZES, SIZES):
-            models = self._first.models(documents, terms)
-            for share in SHARES:
-                results = evaluate_run(self._run(models, share), known, [measure], remove_query=remove_query)
-                results = results.select("qid", "value")
-                ordered = self.judged.to_frame().join(results, on="qid", how="left", maintain_order="left")
-                values.append(ordered["value"].fill_null(0.0).to_numpy())
-                advance(1)
-        choices = [Choice(f"{docs} documents, {terms} terms", (share, 1 - share)) for docs, terms, share in GRID]
-        self.table = Trials(choices, np.stack(values))
-
-    def _run(self, models: list[dict[str, float]], share: float) -> pl.DataFrame:
-        bags = self._index.bags_of(self._first.interpolated(models, share), len(self._queries))
-        return self._index.table(self._index.hits(bags, self._hits), self._queries["qid"])
-
-    def crossed(self, folds: int, seed: int) -> tuple[pl.DataFrame, float, list[dict[str, float]]]:
-        """Return the run, its score, and the selected parameters with their numbers of judged queries.
-
-        Queries without judgments have the parameters that are best on all judged ones.
-
-        Args:
-            folds: number of folds; at most the number of judged queries.
-            seed: random seed of the folds.
-        """
-        rows = self.table.crossed(folds, seed)
-        score = float(self.table.values[rows, np.arange(len(rows))].mean())
-        row_of = dict(zip(self.judged, rows.tolist(), strict=True))
-        best = self.table.plateau().best
-        wanted = [row_of.get(qid, best) for qid in self._queries["qid"]]
-        parts = [runs.empty()]
-        selected: list[dict[str, float]] = []
-        for row in dict.fromkeys(wanted):
-            documents, terms, share = GRID[row]
-            qids = [qid for qid, own in zip(self._queries["qid"], wanted, strict=True) if own == row]
-            run = self._run(self._first.models(documents, terms), share)
-            parts.append(run.filter(pl.col("qid").is_in(qids)))
-            count = int((rows == row).sum())
-            selected.append({"fb_docs": documents, "fb_terms": terms, "fb_weight": share, "queries": count})
-        order = self._queries.select("qid")
-        return order.join(pl.concat(parts), on="qid", maintain_order="left_right"), score, selected
 
 
 def _qrels(settings: Search) -> Path:
@@ -383,16 +302,6 @@ def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, fl
     return {name: stored[name] for name in ("k1", "b") if name in stored} | chosen
 
 
-def _queries(source: Path, manifest: Manifest) -> pl.DataFrame:
-    """Return the queries with their texts, or the ids of queries with stored vectors."""
-    if not source.is_dir():
-        return collections.read_queries(source).select("qid", "text")
-    if manifest.kind != Kind.DENSE_INDEX:
-        problem = f"{source}: query vectors need a dense index, not {manifest.kind.phrase}"
-        raise InputError(problem, code="other-kind", path=source, kind=manifest.kind)
-    return pl.DataFrame({"qid": read_ids(source)})
-
-
 def _opened(
     settings: Search, source: Path, recipe: FusionRecipe | None, shards: Sequence[Path], allowed: Allowed | None
 ) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
@@ -401,8 +310,8 @@ def _opened(
         index: Index = open_hybrid(settings.indexes, recipe.weights, settings)
     else:
         index = open_searchable(settings.indexes[0], settings, shards, source if source.is_dir() else None)
-    index = _within(index, allowed)
-    return lambda queries: list(index.runs(queries, settings.hits))
+    searched = index if allowed is None else index.within(allowed)
+    return lambda queries: list(searched.runs(queries, settings.hits))
 
 
 # ----------------------------------------------------------------------------------------------------------- one query

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hybrid_cli import artifacts, console, storage
+from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections import folds
@@ -57,13 +57,11 @@ def split(settings: Split) -> Path:
             if own:
                 counts["queries_in_corpus"][name] = len(own & qids)
     sizes, unjudged = ", ".join(str(len(part)) for part in parts), len(queries) - sum(map(len, parts))
-    text = f"split: {output.path}: {len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
+    text = f"{len(queries) - unjudged:,} judged queries in {len(parts)} folds ({sizes})"
     text += f"; {unjudged:,} without judgments left out" if unjudged else ""
     trains = not settings.dev or len(parts) > 2
     text += "" if trains else "; no split for training, since dev takes the other fold (--no-dev)"
-    console.note(
-        text, code="written", path=output.path, folds=[len(part) for part in parts], unjudged=unjudged, trains=trains
-    )
+    output.note(text, folds=[len(part) for part in parts], unjudged=unjudged, trains=trains)
     return output.path
 
 

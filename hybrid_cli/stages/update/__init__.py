@@ -188,5 +188,4 @@ def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number
         with output.folder() as (work, counts):
             stored.write(work)
             counts |= made.counts
-    text = f"update: {files.folder}: generation {number}; {', '.join(map(os.path.relpath, indexes))}"
-    console.note(text, code="written", path=files.folder, indexes=indexes)
+    output.note(f"generation {number}; {', '.join(map(os.path.relpath, indexes))}", indexes=indexes)

@@ -181,8 +181,8 @@ def write_change(settings: Update, change: Change, inputs: Mapping[str, artifact
     if not output.up_to_date:
         change.warn_lost()
         write(settings, change, output, kept, total)
-        text = f"{settings.command}: {output.path}: {left:,} documents left, {before - left:,} removed, {total:,} added"
-        console.note(text, code="written", path=output.path, documents=left + total)
+        text = f"{left:,} documents left, {before - left:,} removed, {total:,} added"
+        output.note(text, documents=left + total)
     return output.path
 
 
