@@ -14,7 +14,7 @@ from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, warn_lost
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.journal import SKIPPED, Journal, is_journal
+from hybrid_cli.collections.journal import SKIPPED, Journal, Pair, is_journal
 from hybrid_cli.collections.judgments import open_judgments
 from hybrid_cli.commands import Evaluate, Fuse, Judge, Search
 from hybrid_cli.commands.analysis import PERSON
@@ -194,8 +194,8 @@ def _by_machine(
         if machine.name in _rankers(paths, files):
             problem = f"judge: {machine.name} ranked hits of the runs; a judge prefers its own ranking"
             console.warn(problem, code="judge-ranks", model=machine.name)
-        asked = (((pool.qid, docid), question) for pool, docid, question in _questions(pooled, texts))
-        session = machines.MachineSession.of(machine, journal, asked)
+        questions = {pair: (machines.key_of(machine, question), question) for pair, question in _asked(pooled, texts)}
+        session = machines.MachineSession(machine, journal, questions)
         session.note_forecast()
         session.ask(settings.concurrency if settings.llm else 1)
         session.write(settings.output)
@@ -205,12 +205,12 @@ def _by_machine(
     return settings.output
 
 
-def _questions(pooled: Sequence[Pool], texts: JudgedTexts) -> Iterator[tuple[Pool, str, Question]]:
+def _asked(pooled: Sequence[Pool], texts: JudgedTexts) -> Iterator[tuple[Pair, Question]]:
     """Yield every hit of the pools with its texts."""
     for number, pool in enumerate(pooled):
         query, ahead = texts.queries[pool.qid], pooled[number : number + judging.QUERIES_AT_ONCE]
         for docid in pool.docids:
-            yield pool, docid, Question(query, *texts.of(docid, query, ahead))
+            yield (pool.qid, docid), Question(query, *texts.of(docid, query, ahead))
 
 
 def _machine(settings: Judge, texts: JudgedTexts) -> machines.Judge:

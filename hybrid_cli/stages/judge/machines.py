@@ -20,18 +20,19 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import polars as pl
 
-from hybrid_cli import console
+from hybrid_cli import console, storage
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SUFFIX, Answer, Journal, Pair, now
 from hybrid_cli.collections.readers.qrels import raters_of
 from hybrid_cli.commands.analysis import TIMEOUT
@@ -86,17 +87,18 @@ class SpentError(Exception):
     """The calls of `--max-calls` are made."""
 
 
-class Judge(Protocol):
-    """A machine that grades; `grade` may be called in several threads."""
+class Judge(ABC):
+    """A machine that grades; `grade` may be called in several threads.
 
-    @property
-    def name(self) -> str:
-        """Return the name of the machine, the rater of its judgments."""
+    Attributes:
+        name: the rater of its judgments, in one word.
+        identity: what the grades depend on, in addition to the texts.
+    """
 
-    @property
-    def identity(self) -> str:
-        """Return what the grades depend on, in addition to the texts."""
+    name: str
+    identity: str
 
+    @abstractmethod
     def grade(self, question: Question, key: str) -> int:
         """Return a grade from 0 to 3.
 
@@ -111,8 +113,9 @@ class Judge(Protocol):
 
     def tokens(self, question: Question) -> int:
         """Return the estimated tokens of the question; 0 if they cost nothing."""
+        return 0
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release what the judge holds."""
 
 
@@ -184,7 +187,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 @dataclass
-class ChatJudge:
+class ChatJudge(Judge):
     """A model behind an OpenAI chat API.
 
     Attributes:
@@ -209,19 +212,10 @@ class ChatJudge:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise option_error("llm", self.url, "is no URL of a server: http://HOST:PORT/v1", code="not-a-url")
-        base = self.url.rstrip("/")
-        self._endpoint = base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+        self._endpoint = self.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self._opener = urllib.request.build_opener(_NoRedirect)
-
-    @property
-    def name(self) -> str:
-        """Return the name of the model, in one word."""
-        return in_one_word(self.model)
-
-    @property
-    def identity(self) -> str:
-        """Return model, version of the prompt, and guidelines; the server may move."""
-        return json.dumps(["chat", self.model, PROMPT_VERSION, self.guidelines])
+        self.name = in_one_word(self.model)
+        self.identity = json.dumps(["chat", self.model, PROMPT_VERSION, self.guidelines])  # the server may move
 
     def grade(self, question: Question, key: str) -> int:
         """See `Judge`."""
@@ -231,9 +225,6 @@ class ChatJudge:
     def tokens(self, question: Question) -> int:
         """See `Judge`: four characters a token."""
         return sum(len(message["content"]) for message in messages(question, "0" * 12, self.guidelines)) // 4
-
-    def close(self) -> None:
-        """See `Judge`."""
 
     def _answer(self, chat: list[dict[str, str]]) -> str:
         """Return the content of the answer; errors of a moment are retried after a delay."""
@@ -248,15 +239,14 @@ class ChatJudge:
                     self._structured = False
                     continue
                 if error.code != 429 and error.code < 500:
-                    self._fail(f"refuses the request: {problem}", "server-refuses", error.code)
+                    raise self._failure(f"refuses the request: {problem}", "server-refuses", error.code) from None
                 asked = error.headers.get("Retry-After", "")
                 wait = float(asked) if asked.isdigit() else 0.0
             except (OSError, HTTPException) as error:  # refused, no such host, timeout, connection lost
                 problem, wait = str(getattr(error, "reason", error)) or type(error).__name__, 0.0
             if delay is not None:
                 self._sleep(min(max(wait, delay * random.uniform(1, 1.5)), _LONGEST_DELAY))
-        self._fail(f"gives no answer after {len(DELAYS) + 1} calls: {problem}", "server-down", None)
-        raise AssertionError
+        raise self._failure(f"gives no answer after {len(DELAYS) + 1} calls: {problem}", "server-down")
 
     def _post(self, chat: list[dict[str, str]], structured: bool) -> bytes:
         with self._lock:
@@ -272,8 +262,7 @@ class ChatJudge:
             headers["Authorization"] = f"Bearer {secret}"
         request = urllib.request.Request(self._endpoint, json.dumps(body).encode(), headers)
         with self._opener.open(request, timeout=self.timeout) as answer:
-            content: bytes = answer.read(_MOST_BYTES)
-        return content
+            return bytes(answer.read(_MOST_BYTES))
 
     @staticmethod
     def _content(body: bytes) -> str:
@@ -292,14 +281,14 @@ class ChatJudge:
             text = error.read(_SHOWN * 4).decode("utf-8", "replace")
         return f"{error.code} {' '.join(plain(text).split())[:_SHOWN]}"
 
-    def _fail(self, reason: str, code: str, status: int | None) -> None:
-        raise HybridError(f"--llm {self.url}: {reason}", code=code, option="llm", value=self.url, status=status)
+    def _failure(self, reason: str, code: str, status: int | None = None) -> HybridError:
+        return HybridError(f"--llm {self.url}: {reason}", code=code, option="llm", value=self.url, status=status)
 
 
 # ------------------------------------------------------------------------------------------------------------- command
 
 
-class CommandJudge:
+class CommandJudge(Judge):
     """A command that reads one JSON line per question, and writes one with the grade.
 
     It is started once, without a shell, and gets `{"id", "query", "title", "text"}`. A command without an answer after
@@ -307,19 +296,14 @@ class CommandJudge:
     """
 
     def __init__(self, command: str, timeout: float = TIMEOUT):
-        self.name, self._lock = in_one_word(command), threading.Lock()
-        self._timeout, self._late = timeout, False
+        self.name, self.identity = in_one_word(command), json.dumps(["command", command])
+        self._lock, self._timeout, self._late = threading.Lock(), timeout, False
         words, pipe = shlex.split(command), subprocess.PIPE
         try:
             self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, process_group=0)
         except (OSError, IndexError) as error:
             raise option_error("command", command, f"cannot be started: {error}", code="cannot-start") from None
         self._command = command
-
-    @property
-    def identity(self) -> str:
-        """Return the command."""
-        return json.dumps(["command", self._command])
 
     def grade(self, question: Question, key: str) -> int:
         """See `Judge`."""
@@ -329,15 +313,15 @@ class CommandJudge:
         return grade_of_answer(answer, short(key), required=False)
 
     def _exchange(self, line: str) -> str:
-        pipes: tuple[IO[str] | None, IO[str] | None] = self._process.stdin, self._process.stdout
-        assert pipes[0] is not None
-        assert pipes[1] is not None
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions is not None
+        assert answers is not None
         timer = threading.Timer(self._timeout, self._end)
         timer.start()
         try:
-            pipes[0].write(f"{line}\n")
-            pipes[0].flush()
-            answer = pipes[1].readline(_MOST_BYTES)
+            questions.write(f"{line}\n")
+            questions.flush()
+            answer = answers.readline(_MOST_BYTES)
         except (OSError, ValueError):  # of a command that has ended, or was closed
             answer = ""
         finally:
@@ -359,10 +343,6 @@ class CommandJudge:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def tokens(self, question: Question) -> int:
-        """See `Judge`."""
-        return 0
-
     def close(self) -> None:
         """End the command."""
         if self._process.stdin is not None:
@@ -382,7 +362,7 @@ class CommandJudge:
 _LEAST_LABELLED = 20
 
 
-class RerankerJudge:
+class RerankerJudge(Judge):
     """A reranker whose scores become grades: each grade as often as people gave it to the documents they judged."""
 
     def __init__(self, model: str, labelled: Sequence[tuple[Question, int]]):
@@ -417,13 +397,6 @@ class RerankerJudge:
     def _score(self, question: Question) -> float:
         pair = pl.DataFrame({"query": [question.query], "title": [question.title], "text": [question.text]})
         return float(self._model.scores(pair)[0][0])
-
-    def tokens(self, question: Question) -> int:
-        """See `Judge`."""
-        return 0
-
-    def close(self) -> None:
-        """See `Judge`."""
 
 
 # ----------------------------------------------------------------------------------------------------------------- pool
@@ -464,11 +437,6 @@ class MachineSession:
     spent: bool = False
     _in_a_row: int = 0
 
-    @classmethod
-    def of(cls, judge: Judge, journal: Journal, asked: Iterable[tuple[Pair, Question]]) -> MachineSession:
-        """Return a session of pairs with their texts."""
-        return cls(judge, journal, {pair: (key_of(judge, question), question) for pair, question in asked})
-
     def waiting(self) -> dict[str, tuple[Pair, Question]]:
         """Return key -> pair and question without an answer; equal questions are asked once."""
         left = ((key, (pair, question)) for pair, (key, question) in self.questions.items())
@@ -502,12 +470,9 @@ class MachineSession:
         Raises:
             HybridError: the judge fails, or gives no usable answers.
         """
-        left = iter(list(self.waiting().items()))
-        running: Running = {}
-        with (
-            console.progress("judge", total=len(self.waiting()), unit="hits") as advance,
-            ThreadPool(concurrency) as pool,
-        ):
+        waiting, running = self.waiting(), Running()
+        left = iter(waiting.items())
+        with console.progress("judge", len(waiting), "hits") as advance, ThreadPool(concurrency) as pool:
             try:
                 self._start(pool, left, running, concurrency)
                 while running:
@@ -572,11 +537,9 @@ class MachineSession:
         if output.suffix == SUFFIX:
             self._complete(grades, rater)
         else:
-            partial = output.with_name(f".{output.name}.partial")
-            disk.write_text(partial, "".join(f"{q}\t{rater}\t{d}\t{grade}\n" for (q, d), grade in grades.items()))
-            disk.sync(partial)
-            disk.device.rename(partial, output)
-            disk.sync_names(output.parent)
+            with storage.replacing(output) as scratch:
+                lines = (f"{qid}\t{rater}\t{docid}\t{grade}\n" for (qid, docid), grade in grades.items())
+                disk.write_text(scratch, "".join(lines))
         left = len(self.questions) - len(grades)
         counts = ", ".join(f"{list(grades.values()).count(grade):,} of grade {grade}" for grade in range(HIGHEST + 1))
         console.note(
