@@ -52,22 +52,9 @@ BATCH, MAX_EPOCHS = 28, 3
 MOST_STEPS = 300  # some minutes with the start model on two cores
 DEV_QUERIES, DEV_NEGATIVES, VALIDATIONS = 100, 4, 2
 _LATER_OUTPUTS = (  # patterns of what follows the collection, which is the first output
-    "pseudo",
-    "folds",
-    "bm25",
-    "dense",
-    "pseudo-bm25",
-    "pseudo-dense",
-    "train.parquet",
-    "dev.parquet",
-    "model",
-    "bm25.*.parquet",
-    "dense.*.parquet",
-    "hybrid.*.parquet",
-    "weights.json",
-    "retriever",
-    "pseudo-retriever",
-    "report.html",
+    *("pseudo", "folds", "train.parquet", "dev.parquet", "model", "weights.json", "report.html"),
+    *(f"{prefix}{name}" for prefix in ("", "pseudo-") for name in ("bm25", "dense", "retriever")),
+    *(f"{name}.*.parquet" for name in ("bm25", "dense", "hybrid")),
 )
 _OF_TRAINING = ("max_steps", "layers")  # options
 
@@ -116,18 +103,8 @@ def _follow(path: RecommendedPath) -> Path:
     weights = path.at("weights.json") if path.judged_tuning(plan) else None
     if weights is not None:
         indexes = [path.index(name, path.documents(plan.tune)) for name in ("bm25", "dense")]
-        path.run(
-            Fuse(
-                single,
-                tune=True,
-                index=indexes,
-                qrels=plan.tune.collection,
-                split=plan.tune.split,
-                measure=path.settings.measure,
-                output=weights,
-                **path.given("device", "threads"),
-            )
-        )
+        of: dict[str, Any] = {"qrels": plan.tune.collection, "split": plan.tune.split, "measure": path.settings.measure}
+        path.run(Fuse(single, tune=True, index=indexes, output=weights, **of, **path.given("device", "threads")))
     for corpus in dict.fromkeys([path.documents(plan.tune), documents]):
         path.run(path.composed(corpus, weights))
     if plan.test != plan.tune:
@@ -400,11 +377,20 @@ class RecommendedPath:
                 code="pseudo-queries-train",
                 option="max_steps",
             )
-        self.run(
-            self._training(
-                examples, steps, self.at("model"), dev=dev, dev_queries=DEV_QUERIES, eval_steps=-(-steps // VALIDATIONS)
-            )
+        training = TrainDense(
+            examples,
+            model=self.settings.model,
+            query_max_len=QUERY_LENGTH,
+            doc_max_len=DOCUMENT_LENGTH,
+            batch_size=BATCH,
+            max_steps=steps,
+            output=self.at("model"),
+            dev=dev,
+            dev_queries=DEV_QUERIES,
+            eval_steps=-(-steps // VALIDATIONS),
+            **self.given("layers", "seed", "device", "threads"),
         )
+        self.run(training)
         return str(self.at("model"))
 
     def _mined(self, queries: PurposeQueries, name: str, **more: Any) -> Path:
@@ -412,19 +398,6 @@ class RecommendedPath:
         more |= self.given("threads", "seed")
         self.run(MineNegatives(queries.collection, split=queries.split, index=index, output=output, **more))
         return output
-
-    def _training(self, examples: Path, steps: int, output: Path, **more: Any) -> TrainDense:
-        more |= self.given("layers", "seed", "device", "threads")
-        return TrainDense(
-            examples,
-            model=self.settings.model,
-            query_max_len=QUERY_LENGTH,
-            doc_max_len=DOCUMENT_LENGTH,
-            batch_size=BATCH,
-            max_steps=steps,
-            output=output,
-            **more,
-        )
 
     # ---------------------------------------------------------------------------------------------------- retrieval
 
