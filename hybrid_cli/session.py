@@ -28,8 +28,6 @@ from hybrid_cli.training.dev_set import DevValidation, validator
 from hybrid_cli.training.loop import Callback, Job, Progress, Validator, epoch_steps, steps_of, train, write_curve
 from hybrid_cli.training.teachers import SHARD_PAIRS, FrozenEncoder, ScoredExamples, TeacherScores, Texts, stored_scores
 
-_MINED_AT_CHECKPOINTS = ("dynamic_negatives",)
-
 
 class Session:
     """Context of one call of a training command.
@@ -59,7 +57,7 @@ class Session:
             torch.set_num_threads(settings.threads)
         options = {**settings.recorded(), **(resolved or {})}
         values = settings.values()
-        if any(values.get(name) for name in _MINED_AT_CHECKPOINTS) and not values.get("refresh_negatives"):
+        if values.get("dynamic_negatives") and not values.get("refresh_negatives"):  # mined at checkpoints
             options["checkpoint_steps"] = settings.checkpoint_steps
         self.precision = torch.float32
         if settings.applies("dtype"):
@@ -278,9 +276,7 @@ def taught(
     how: Any = {"device": settings.device, "dtype": settings.dtype}
     index = open_dense(Path(settings.teacher)) if _is_index(settings.teacher) else None
     if index is not None or not is_reranker(resolve(settings.teacher)):
-        encoder = (
-            open_encoder(settings.teacher, **how) if index is None else query_encoder(index, device=settings.device)
-        )
+        encoder = query_encoder(index, device=settings.device) if index else open_encoder(settings.teacher, **how)
         vectors = FrozenEncoder(encoder, known, work, "teacher-", index)
         in_batch = settings.distill == "kl" and settings.in_batch
         return examples, vectors.batch_scores if in_batch else vectors.own_scores

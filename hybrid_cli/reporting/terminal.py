@@ -239,7 +239,7 @@ class Check:
         present: the requirement is met.
         found: version or location.
         needed: commands fail without it.
-        advice: installation command, or a hint.
+        advice: installation command, or a hint, where the requirement is not met.
     """
 
     name: str
@@ -262,7 +262,7 @@ def show_checks(checks: Sequence[Check], settings: Doctor) -> None:
     """
     console.table(
         ("component", "state", "found", "advice"),
-        [(check.name, check.state, check.found, check.advice) for check in checks],
+        [(check.name, check.state, check.found, "" if check.present else check.advice) for check in checks],
         left=("state", "found", "advice"),
     )
     if missing := [check.name for check in checks if check.state == "missing"]:

