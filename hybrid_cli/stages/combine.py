@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
@@ -62,10 +61,9 @@ def combine(settings: Combine) -> Path:
         return output.path
     index = open_dense(settings.index) if settings.index is not None else None
     built_with = model_of(index) if index is not None else None
+    recipe = CombinationRecipe(settings.combine, settings.weight)
     if built_with is not None and kind_of(built_with) == COMBINATION:  # with contract fields such as a truncation
-        recipe = CombinationRecipe(settings.combine, settings.weight, composite.read_recipe(built_with).changes)
-    else:
-        recipe = CombinationRecipe(settings.combine, settings.weight)
+        recipe = replace(recipe, changes=composite.read_recipe(built_with).changes)
     parts = [
         open_encoder(folder, device=settings.device, overrides=changed)
         for folder, changed in zip(folders, recipe.changes, strict=True)
@@ -138,12 +136,8 @@ def _judged(collection: Path, split: str | None) -> dict[str, Path]:
 def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
     """Return the scores of the second and of the first encoder as runs, for the best `depth` documents of each."""
     parts = encoder.query_parts(queries["text"].to_list())[::-1]
-    sides = [replace(index, encode=partial(_same, part)) for part in parts]
+    sides = [replace(index, encode=partial(lambda vectors, queries: vectors, part)) for part in parts]
     best = [side.table(side.hits(part, depth), queries["qid"]) for side, part in zip(sides, parts, strict=True)]
     pairs = pl.concat(run.select("qid", "docid") for run in best).unique(maintain_order=True)
     scored = [pairs.with_columns(side.score(pairs, queries).alias("score")) for side in sides]
     return [runs.ranked(frame, len(frame)) for frame in scored]
-
-
-def _same(vectors: np.ndarray, queries: pl.DataFrame) -> np.ndarray:
-    return vectors

@@ -44,16 +44,8 @@ from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 
 _TRAININGS = ("train-dense", "distill-lite", "train-sparse", "train-lambda")
-_NOT_EVIDENCE = (
-    "runs",
-    "method",
-    "weights",
-    "normalize",
-    "missing",
-    "rrf_k",
-    "trials",
-    "manifest",
-)  # of a weights file
+# Fields of a weights file that are no evidence.
+_NOT_EVIDENCE = ("runs", "method", "weights", "normalize", "missing", "rrf_k", "trials", "manifest")
 
 
 @stage(Compose)
@@ -78,13 +70,8 @@ def compose(settings: Compose) -> Path:
     elif settings.tune:
         fusion, recipes = _tuned(settings, manifests, queries)
     elif settings.method is not None:
-        recipe = FusionRecipe(
-            settings.method,
-            (1.0,) * len(settings.indexes),
-            settings.missing or METHODS[settings.method].missing,
-            settings.normalize,
-            settings.rrf_k,
-        )
+        equal, missing = (1.0,) * len(settings.indexes), settings.missing or METHODS[settings.method].missing
+        recipe = FusionRecipe(settings.method, equal, missing, settings.normalize, settings.rrf_k)
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:
         fusion = _scaled(settings, manifests, None if settings.calibrate else queries)
@@ -144,14 +131,8 @@ def _inputs(settings: Compose, queries: Path | None) -> dict[str, Path | artifac
 
 def _content(recipe: FusionRecipe, depth: int) -> dict[str, Any]:
     """Return the fields of a stored retriever that say how hits are fused."""
-    return {
-        "method": recipe.method,
-        "weights": recipe.weights,
-        "missing": recipe.missing,
-        "normalize": recipe.normalization,
-        "rrf_k": recipe.rrf_k,
-        "depth": depth,
-    }
+    fields = {"normalize" if name == "normalization" else name: value for name, value in vars(recipe).items()}
+    return fields | {"depth": depth}
 
 
 def _of_file(settings: Compose, path: Path, manifests: Sequence[Sequence[Manifest]]) -> dict[str, Any]:
@@ -187,10 +168,11 @@ def _tuned(
         runs = []
         for number, (name, index) in enumerate(zip(short_names(settings.indexes), settings.indexes, strict=True)):
             run = Path(folder) / str(number) / f"{name.replace('/', '-')}.parquet"
-            search = Search(queries=queries, index=index, hits=settings.depth, group=settings.group, output=run)
+            how = {name: getattr(settings, name) for name in ("group", "threads")} | {"hits": settings.depth}
+            search = Search(queries=queries, index=index, output=run, **how)
             if "device" in settings.given and manifests[number][0].kind == Kind.DENSE_INDEX:
                 search = search.changed(device=settings.device)
-            call(search if settings.threads is None else search.changed(threads=settings.threads))
+            call(search)
             runs.append(run)
         weights = Path(folder) / "weights.json"
         exact = [] if any(len(index) > 1 for index in manifests) else settings.indexes

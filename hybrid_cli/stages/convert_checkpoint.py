@@ -48,10 +48,9 @@ def convert_checkpoint(settings: ConvertCheckpoint) -> Path:
     if len({_path_of(source).resolve() for source in sources}) < len(sources):
         problem = f"{settings.checkpoint}: a checkpoint is given twice; each tower or learner needs its own"
         raise InputError(problem, code="repeated-input", path=settings.checkpoint)
-    inputs = {"checkpoint": _input(settings.checkpoint)}
-    inputs |= {"documents": _input(settings.documents)} if settings.documents else {}
-    inputs |= {f"learner {number}": _input(learner) for number, learner in enumerate(settings.learners, 2)}
-    inputs |= {"base": _input(settings.base)} if settings.base else {}
+    named = {"checkpoint": settings.checkpoint, "documents": settings.documents, "base": settings.base}
+    named |= {f"learner {number}": learner for number, learner in enumerate(settings.learners, 2)}
+    inputs = {role: _input(source) for role, source in named.items() if source}
     merges_reranker = settings.merge and is_reranker(resolve(settings.checkpoint))
     kind, options = Kind.RERANKER if merges_reranker else Kind.ENCODER, settings.recorded()
     output = artifacts.open_output(
@@ -135,11 +134,8 @@ def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
         InputError: it has no adapter.
     """
     folder = resolve(source)
-    kind: Any = TransformerEncoder
-    if is_reranker(folder):
-        kind = CrossEncoder
-    elif contracts.kind_of(folder) == contracts.SPARSE:
-        kind = SparseEncoder
+    sparse = contracts.kind_of(folder) == contracts.SPARSE
+    kind: Any = CrossEncoder if is_reranker(folder) else SparseEncoder if sparse else TransformerEncoder
     encoder = kind.load(folder, device="cpu")
     if not merge_adapters(encoder):
         raise InputError(f"{source}: has no LoRA adapter; omit --merge", code="option-does-not-apply", path=source)

@@ -95,7 +95,9 @@ def export(settings: Export) -> Path:
     with output.scratch() as scratch:
         count = write(path, scratch, settings)
     output.note(count)
-    _note_opening(output.path, settings.form)
+    two = settings.form == "sentence-transformers" and not (output.path / layout.MODULES).is_file()
+    if hint := _TWO_TOWERS if two else _OPENED.get(settings.form, _OF_ENGINES if settings.form in ENGINES else ""):
+        console.note("  " + hint.format(path=output.path))
     if kind == Kind.RETRIEVER:
         console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")
     if settings.form in _MODELS and (folder := path / layout.CONTRACT).is_file():
@@ -105,14 +107,6 @@ def export(settings: Export) -> Path:
             note = "encode_query cuts at {} word pieces, encode_document at {}; needs sentence-transformers 6"
             console.note("  " + note.format(*lengths.values()), code="two-lengths", **lengths)
     return output.path
-
-
-def _note_opening(output: Path, form: str) -> None:
-    """Print how another tool opens an exported artifact."""
-    two = form == "sentence-transformers" and not (output / layout.MODULES).is_file()
-    hint = _TWO_TOWERS if two else _OPENED.get(form, _OF_ENGINES if form in ENGINES else "")
-    if hint:
-        console.note("  " + hint.format(path=output))
 
 
 def _formats(path: Path, kind: Kind) -> list[str]:

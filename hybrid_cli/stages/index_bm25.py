@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage, words
@@ -153,16 +152,12 @@ def _names(settings: IndexBm25) -> list[str]:
 
 def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, folder: Path) -> None:
     """Print the memory and the disk space for an index, from the first documents, and refuse what does not fit."""
-    postings = documents * _distinct_words(next(iter(corpus())), _names(settings))
+    first = next(iter(corpus()))
+    texts = zip(*(first.column(field).to_pylist() for field in _names(settings)), strict=True)
+    postings = documents * float(np.mean([words.distinct(" ".join(parts)) for parts in texts]))  # about one per word
     purpose = f"index-bm25: {documents:,} documents"
     console.forecast(memory_of(postings / shards), purpose, "use --shards" if shards == 1 else "use more --shards")
     console.forecast(disk_of(postings), purpose, path=folder)
-
-
-def _distinct_words(documents: pa.RecordBatch, fields: Sequence[str]) -> float:
-    """Return the mean number of distinct words of a document, about its number of postings."""
-    texts = zip(*(documents.column(field).to_pylist() for field in fields), strict=True)
-    return float(np.mean([words.distinct(" ".join(parts)) for parts in texts]))
 
 
 def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) -> Tuning:

@@ -19,14 +19,14 @@ from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import corpora_of, info_of, input_path
 from hybrid_cli.artifacts.judged import collection_of
-from hybrid_cli.artifacts.lineage import Held, indexes_of
+from hybrid_cli.artifacts.lineage import indexes_of
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Inspect, SearchOptions
 from hybrid_cli.commands.common import as_names
 from hybrid_cli.encoders.models import named_model
-from hybrid_cli.errors import DamageError, InputError, option_error
+from hybrid_cli.errors import DamageError, InputError, option_error, path_error
 from hybrid_cli.evaluation.measures import evaluate_hits, mean_of
 from hybrid_cli.evaluation.retrieved import removes_query, retrieved
 from hybrid_cli.fusion import lists
@@ -295,7 +295,10 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
     named = runs.name_runs(as_names(settings.paths))
     belongs_together(named.values(), corpus=collections.corpus_path(collection))
     opened_runs = {name: runs.open_run(path) for name, path in named.items()}
-    behind = {name: _indexes(path) for name, path in named.items()}
+    behind = {name: list(indexes_of(path).values()) for name, path in named.items()}
+    if unknown := [named[name] for name, indexes in behind.items() if not indexes]:
+        problem = "its manifest leads to no index; pass a run of `search` or `fuse`"
+        raise path_error(unknown[0], problem, code="no-index-recorded")
     qrels_file = collections.qrels_path(collection, settings.split)
     queries_file = collections.queries_path(collection, settings.split)
     output = None
@@ -323,14 +326,6 @@ def _memory_table(settings: Inspect, collection: Path) -> list[Description]:
         with output.scratch() as scratch, disk.create(scratch) as file:
             pl.DataFrame(rows).write_parquet(file)
     return rows
-
-
-def _indexes(run: Path) -> list[Held]:
-    """Return the indexes behind a run."""
-    if not (indexes := list(indexes_of(run).values())):
-        problem = f"{run}: its manifest leads to no index; pass a run of `search` or `fuse`"
-        raise InputError(problem, code="no-index-recorded", path=run)
-    return indexes
 
 
 def _fused(runs: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.session import Session
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import prefetch
-from hybrid_cli.training.loop import Job, Progress, Validator
+from hybrid_cli.training.loop import Job, Validator
 from hybrid_cli.training.pretraining import Corpus, MaskedLanguageModel, PretrainingLearner
 
 
@@ -60,9 +60,10 @@ def pretrain(settings: Pretrain) -> Path:
     validator = Validator(partial(learner.measure, held_out), settings.eval_steps) if held_out else None
     steps = session.steps(len(corpus))
     state = session.train(lambda _: Job(learner, lambda done: prefetch(corpus.batches(done)), steps, save, validator))
-    counted = console.counted(document=corpus.documents, step=state.step)
-    facts = {"path": settings.output, "documents": corpus.documents}
-    console.note(f"pretrain: {settings.output}: {counted}{_gain(state)}", code="written", **facts)
+    losses = [value for _, name, value in state.curve if name == "held_out_mlm"]
+    gain = f", held-out loss {losses[0]:.2f} -> {losses[-1]:.2f}" if losses else ""
+    text = f"pretrain: {settings.output}: {console.counted(document=corpus.documents, step=state.step)}{gain}"
+    console.note(text, code="written", path=settings.output, documents=corpus.documents)
     return settings.output
 
 
@@ -72,8 +73,3 @@ def _contract(start: Path, settings: Pretrain) -> Contract:
     if not contract.tied:
         raise InputError(f"{start}: has two towers; pretrain one of them: {start / 'document'}", code="two-towers")
     return contract.changed(pooling="cls", normalize=False) if settings.cocondenser else contract
-
-
-def _gain(state: Progress) -> str:
-    values = [value for _, name, value in state.curve if name == "held_out_mlm"]
-    return f", held-out loss {values[0]:.2f} -> {values[-1]:.2f}" if values else ""

@@ -44,7 +44,7 @@ from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.selection import Choice, Trials, Values, check_folds
 from hybrid_cli.fusion.weights import chosen_weights, weights_file, weights_path
 from hybrid_cli.indexes.shards import read_ids
-from hybrid_cli.passages import NO_GROUPS, Group
+from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.runs.index import Allowed, Index
 from hybrid_cli.runs.tables import SCHEMA
@@ -78,14 +78,18 @@ def search(settings: Search) -> Any:
     allowed = None if settings.filter is None else metadata_of(parts, settings.collection).allowed(settings.filter)
     if settings.prints:
         index = _open(settings, parts, files)
-        return _answers(settings, index if allowed is None else index.within(allowed), parts)
+        hits = _printed(settings, index if allowed is None else index.within(allowed), parts)
+        return _asked(hits) if settings.interactive else hits(settings.query or "")
     source = _queries_source(settings)
     if source.is_dir() and (settings.exact or "a dense index" not in kinds):
         problem = f"{source}: a folder of vectors; only a single dense index is searched with it"
         raise InputError(problem, code="other-kind", path=source, **({"option": "exact"} if settings.exact else {}))
     recipe = _recipe(settings, [part[0] for part in parts])
     options = settings.recorded(index_kind=kinds) | ({"weights": list(recipe.weights)} if recipe else {})
-    rule = settings.group or files.stored.group if files else _grouping(settings, parts)
+    if files is not None:
+        rule = settings.group or files.stored.group
+    else:
+        rule = NO_GROUPS if settings.exact or settings.tune else group_of(settings.group, parts)
     options |= {} if rule == NO_GROUPS else {"group": rule}
     options |= {} if settings.filter is None else {"filter": settings.filter}
     name = "search --exact" if settings.exact else "search"
@@ -135,11 +139,6 @@ def _open(settings: Search, parts: Sequence[Sequence[Manifest]], files: Retrieve
     if len(settings.indexes) == 1:
         return open_index(settings.indexes[0], settings)
     return open_fused(settings.indexes, parts, settings, settings.weights)
-
-
-def _grouping(settings: Search, parts: Sequence[Sequence[Manifest]]) -> Group:
-    """Return the rule that gives documents from passages; none for hits as indexed."""
-    return NO_GROUPS if settings.exact or settings.tune else group_of(settings.group, parts)
 
 
 def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
@@ -330,16 +329,13 @@ def _printed(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]
 
     def hits(query: str) -> pl.DataFrame:
         best = index.search({"query": query}, settings.hits).drop("qid")
-        return best.hstack(_texts_of(best, read)) if corpora else best
+        if not corpora:
+            return best
+        shown = best.select(docid="passage" if "passage" in best.columns else "docid")  # the best passage of a document
+        named = shown.join(read(shown["docid"]), on="docid", how="left", maintain_order="left")
+        return best.hstack([named["title"], named["text"]])
 
     return hits
-
-
-def _texts_of(hits: pl.DataFrame, read: Callable[[pl.Series], pl.DataFrame]) -> list[pl.Series]:
-    """Return titles and texts of hits, of the best passage where hits are documents."""
-    shown = hits.select(docid="passage" if "passage" in hits.columns else "docid")
-    named = shown.join(read(shown["docid"]), on="docid", how="left", maintain_order="left")
-    return [named["title"], named["text"]]
 
 
 def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path]:
@@ -370,12 +366,6 @@ def _warn_other_corpus(settings: Search, collection: Path, parts: Sequence[Seque
         belongs_together(indexes=dict(zip(settings.indexes, parts, strict=False)), corpus=corpus)
     except InputError as error:
         console.warn(f"{error}; texts may be missing or of other documents", code=error.code, path=corpus)
-
-
-def _answers(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]) -> Any:
-    """Return the hits of `query`, or yield those of each query on standard input."""
-    hits = _printed(settings, index, parts)
-    return _asked(hits) if settings.interactive else hits(settings.query or "")
 
 
 def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:

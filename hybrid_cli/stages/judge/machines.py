@@ -335,11 +335,8 @@ class CommandJudge(Judge):
         return answer
 
     def _end(self) -> None:
-        """Kill the command and what it has started."""
+        """Kill the command, which is late, and what it has started."""
         self._late = True
-        self._kill()
-
-    def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -351,7 +348,7 @@ class CommandJudge(Judge):
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
-            self._kill()
+            self._end()
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
@@ -535,7 +532,8 @@ class MachineSession:
         """Write the qrels, or complete the journal, and print what is in them."""
         grades, rater = self.grades(), MACHINE + self.judge.name
         if output.suffix == SUFFIX:
-            self._complete(grades, rater)
+            current = self.journal.graded(rater)  # pairs may be answered for another pair, or for another question
+            self._add({pair: (self.questions[pair][0], g) for pair, g in grades.items() if current.get(pair) != g})
         else:
             with storage.replacing(output) as scratch:
                 lines = (f"{qid}\t{rater}\t{docid}\t{grade}\n" for (qid, docid), grade in grades.items())
@@ -564,9 +562,3 @@ class MachineSession:
         if grades and len(set(grades.values())) == 1:
             problem = f"{output}: every grade is {next(iter(grades.values()))}, which says nothing"
             console.warn(problem, code="one-grade", path=output)
-
-    def _complete(self, grades: Mapping[Pair, int], rater: str) -> None:
-        """Add the pairs whose question was answered for another pair, or whose last answer is to another question."""
-        current = self.journal.graded(rater)
-        missing = {pair: grade for pair, grade in grades.items() if current.get(pair) != grade}
-        self._add({pair: (self.questions[pair][0], grade) for pair, grade in missing.items()})
