@@ -51,9 +51,9 @@ def label(settings: Label) -> Path:
     Raises:
         InputError: unusable inputs or options, an index or a run of another corpus, or no query has a hit.
     """
-    inputs = _inputs(settings)
-    order = {"order": "run"} if "run" in inputs else {}  # shards in the order of the queries cannot be resumed
-    output = artifacts.output_of(settings, Kind.LABELS, inputs, {**settings.recorded(), **order})
+    inputs, options = _inputs(settings), settings.recorded()
+    options |= {"order": "run"} if "run" in inputs else {}  # shards in the order of the queries cannot be resumed
+    output = artifacts.output_of(settings, Kind.LABELS, inputs, options)
     if output.up_to_date:
         return output.path
     run = runs.open_run(inputs["run"], by_qid=False) if "run" in inputs else None
@@ -63,11 +63,9 @@ def label(settings: Label) -> Path:
         counts |= queries.counts | _write(settings, output, work, queries, start)
         if not counts["labelled"]:
             raise InputError(f"{settings.collection}: the teacher has no hit for any query", code="no-hits")
-    facts = {"queries": counts["labelled"], "hits": counts["hits"], "without_hits": counts["without_hits"]}
-    text = (
-        f"{console.counted(query=facts['queries'], hit=facts['hits'])}; {facts['without_hits']:,} without hits dropped"
-    )
-    output.note(text, **facts)
+    queries_labelled, hits, without = (counts[name] for name in ("labelled", "hits", "without_hits"))
+    text = f"{console.counted(query=queries_labelled, hit=hits)}; {without:,} without hits dropped"
+    output.note(text, queries=queries_labelled, hits=hits, without_hits=without)
     return output.path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,24 +41,23 @@ def mine_negatives(settings: MineNegatives) -> Path:
         InputError: unusable inputs or options, or no query has a relevant document in the corpus.
     """
     settings = _with_ranking(settings)
-    parts = [
-        MinedCollection.of(settings.of_collection(number).with_depth(collections.document_count(path)))
+    each = [
+        settings.of_collection(number).with_depth(collections.document_count(path))
         for number, path in enumerate(settings.collections)
     ]
-    recorded = settings if len(parts) > 1 else parts[0].settings
-    names = [path.name if len(parts) > 1 else "" for path in settings.collections]
+    files = [_inputs(one) for one in each]
+    recorded = settings if len(each) > 1 else each[0]
+    names = [path.name if len(each) > 1 else "" for path in settings.collections]
     inputs = {
-        f"{role} {name}".strip(): path
-        for name, part in zip(names, parts, strict=True)
-        for role, path in part.inputs.items()
+        f"{role} {name}".strip(): path for name, own in zip(names, files, strict=True) for role, path in own.items()
     }
-    options = recorded.recorded() | ({"remove_query": True} if any(part.queries_in_corpus for part in parts) else {})
+    in_corpus = any(collections.queries_in_corpus(own["queries"]) for own in files)
+    options = recorded.recorded() | ({"remove_query": True} if in_corpus else {})
     output = artifacts.output_of(recorded, Kind.EXAMPLES, inputs, options)
     if output.up_to_date:
         return output.path
-    shared = len({storage.fingerprint(part.inputs["corpus"]) for part in parts}) == 1
-    for part in parts:
-        part.mine()
+    shared = len({storage.fingerprint(own["corpus"]) for own in files}) == 1
+    parts = [MinedCollection.of(one, own) for one, own in zip(each, files, strict=True)]
     counts = {name: sum(part.counts()[name] for part in parts) for name in parts[0].counts()}
     tally = Tally.sum(part.miner.tally for part in parts)
     named = (
@@ -66,11 +65,8 @@ def mine_negatives(settings: MineNegatives) -> Path:
         for name, part in zip(names, parts, strict=True)
         for table in part.miner.rows(part.examples, part.chosen)
     )
-    manifest = output.write(
-        named, **counts, tally={source: dict(counts_of_source) for source, counts_of_source in tally.counts.items()}
-    )
-    depths = dict.fromkeys(part.settings.depth for part in parts if part.settings.depth)
-    _report(tally, manifest.counts, output, [*depths])
+    manifest = output.write(named, **counts, tally={source: dict(drawn) for source, drawn in tally.counts.items()})
+    _report(tally, manifest.counts, output, [*dict.fromkeys(one.depth for one in each if one.depth)])
     return output.path
 
 
@@ -129,40 +125,33 @@ def _report(tally: Tally, counts: Mapping[str, Any], output: Output, depths: Seq
     output.note(f"{counted}{depth}", depths=depths)
 
 
-@dataclass
+@dataclass(frozen=True)
 class MinedCollection:
-    """The examples of one collection."""
+    """The examples of one collection.
 
-    settings: MineNegatives
-    inputs: dict[str, Path]
-    queries: pl.DataFrame = field(init=False)
-    examples: pl.DataFrame = field(init=False)
-    chosen: pl.DataFrame = field(init=False)
-    miner: Miner = field(init=False)
-    skipped: int = 0
+    Attributes:
+        skipped: number of queries without a relevant document.
+    """
+
+    examples: pl.DataFrame
+    chosen: pl.DataFrame
+    miner: Miner
+    skipped: int
 
     @classmethod
-    def of(cls, settings: MineNegatives) -> MinedCollection:
-        """Check the runs, and find the inputs of one collection."""
-        inputs = _inputs(settings)
-        ranked = [source.run for source in settings.plan() if source.run]
-        belongs_together([*ranked, *([settings.scores] if settings.scores else [])], corpus=inputs["corpus"])
-        return cls(settings, inputs)
-
-    def mine(self) -> None:
+    def of(cls, settings: MineNegatives, inputs: Mapping[str, Path]) -> MinedCollection:
         """Choose the negatives of all examples."""
-        settings, inputs = self.settings, self.inputs
         indexes = {index: [read_manifest(index, Kind.LEXICAL_INDEX)] for index in settings.indexes}
         belongs_together(indexes=indexes, corpus=inputs["corpus"])
-        self.queries = collections.read_queries(inputs["queries"])
-        if settings.answer_filter and not self.queries["answers"].list.len().sum():
+        queries = collections.read_queries(inputs["queries"])
+        if settings.answer_filter and not queries["answers"].list.len().sum():
             raise option_error("answer_filter", None, f"{inputs['queries']} has no answers", code="needs-answers")
         warn_raters(inputs["qrels"])
         qrels = collections.read_qrels(inputs["qrels"])
-        judged = pairs(self.queries, qrels)
+        judged = pairs(queries, qrels)
         if not len(judged):
             raise path_error(inputs["qrels"], "has no relevant document for any query", code="no-judgments")
-        self.miner = Miner(
+        miner = Miner(
             collection=settings.collections[0],
             plan=settings.plan(),
             open_index=partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
@@ -173,19 +162,11 @@ class MinedCollection:
             remedy=settings.fewer,
             scores=settings.scores,
             how=settings,
-            queries=self.queries,
+            queries=queries,
         )
-        first = settings.positives == "first"
-        self.examples = self.miner.forbid(
-            pairs(self.queries, qrels, first) if first else judged, judged, self.queries_in_corpus
-        )
-        self.chosen = self.miner.mine(self.examples)
-        self.skipped = len(self.queries) - judged["qid"].n_unique()
-
-    @property
-    def queries_in_corpus(self) -> bool:
-        """Whether the queries are documents of the corpus."""
-        return collections.queries_in_corpus(self.inputs["queries"]) > 0
+        positives = pairs(queries, qrels, True) if settings.positives == "first" else judged
+        examples = miner.forbid(positives, judged, collections.queries_in_corpus(inputs["queries"]) > 0)
+        return cls(examples, miner.mine(examples), miner, len(queries) - judged["qid"].n_unique())
 
     def counts(self) -> dict[str, int]:
         """Return counts for the manifest."""
@@ -197,14 +178,18 @@ class MinedCollection:
 
 
 def _inputs(settings: MineNegatives) -> dict[str, Path]:
-    """Return the inputs that affect the examples of one collection, by role."""
-    (collection,), split = settings.collections, settings.split
+    """Return the inputs that affect the examples of one collection, by role; refuse runs of another one."""
+    (collection,), split, plan = settings.collections, settings.split, settings.plan()
+    ranked = {f"run {source.name}": source.run for source in plan if source.run}
+    scored = {"scores": settings.scores} if settings.scores else {}
+    corpus = collections.corpus_path(collection)
+    belongs_together([*ranked.values(), *scored.values()], corpus=corpus)
     return {
-        "corpus": collections.corpus_path(collection),
+        "corpus": corpus,
         "queries": settings.queries or collections.queries_path(collection, split),
         "qrels": settings.qrels or collections.qrels_path(collection, split),
         **({"index": settings.indexes[0]} if settings.indexes else {}),
-        **{f"run {source.name}": source.run for source in settings.plan() if source.run},
-        **({"scores": settings.scores} if settings.scores else {}),
-        **{f"{source.name} negatives": source.given for source in settings.plan() if source.given},
+        **ranked,
+        **scored,
+        **{f"{source.name} negatives": source.given for source in plan if source.given},
     }

@@ -58,10 +58,8 @@ def update(settings: Update) -> Path:
     files = RetrieverFiles.read(folder)
     current = CurrentDocuments.of(files)
     inputs: dict[str, artifacts.Input] = {f"documents {n}": path for n, path in enumerate(settings.documents, 1)}
-    removed = pl.Series("docid", [], pl.String)
-    if settings.remove is not None:
-        known = documents_of(current.docids) if current.splits else current.docids
-        removed, inputs["ids"] = _listed_ids(settings.remove, known, folder)
+    known = documents_of(current.docids) if current.splits else current.docids
+    removed = _removed(settings, known, folder, inputs)
     inputs |= {"added": settings.add} if settings.add is not None else {}
     sources = settings.documents or ([settings.add] if settings.add is not None else [])
     with present_documents(sources, current, call) as present:
@@ -69,12 +67,15 @@ def update(settings: Update) -> Path:
         passages = bool(current.splits)
         after = rows if settings.documents else changed_rows(before, rows, set(removed), passages)
         changes = difference(before, after, passages)
-        _report(settings, folder, changes)
+        counts = changes.counts
+        what = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+        what = what if any(counts.values()) else "no changes"
+        _report(settings, folder, what, changes.before, changes.after, **counts)
         if settings.documents and not settings.allow_shrink:
             changes.refuse_shrink(settings.documents[0])
         if settings.dry_run:
             return folder
-        if any(changes.counts.values()):
+        if any(counts.values()):
             files = _written(settings, files, current, present, changes, inputs)
     if settings.prune:
         pruned = prune(files)
@@ -89,36 +90,29 @@ def _update_index(settings: Update) -> Path:
     settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest) | {SINGLE_INDEX})
     if settings.output is None:
         raise option_error("output", None, f"needed for {index}: the path of the new index", code="missing-option")
-    known, inputs = ids_of(index), {}
-    removed = pl.Series("docid", [], pl.String)
-    if settings.remove is not None:
-        removed, inputs["ids"] = _listed_ids(settings.remove, known, index)
+    known, inputs = ids_of(index), dict[str, artifacts.Input]()
+    removed = _removed(settings, known, index, inputs)
     added = None if settings.add is None else collections.corpus_path(settings.add)
     if added is not None:
         replaced = known.filter(known.is_in(collections.docids(added).implode()))
         removed = pl.concat([removed, replaced]).unique(maintain_order=True)
     change = Change(index, manifest, removed, settings.output, added, overwrite=settings.overwrite)
     if settings.dry_run:
-        left = len(known) - len(removed)
-        console.note(
-            f"update: {index}: {len(removed):,} removed or replaced, {change.total:,} added; {len(known):,} -> "
-            f"{console.counted(document=left + change.total)} (dry run: nothing is written)",
-            code="documents-changed",
-            path=index,
-            before=len(known),
-            after=left + change.total,
-        )
+        what = f"{len(removed):,} removed or replaced, {change.total:,} added"
+        _report(settings, index, what, len(known), len(known) - len(removed) + change.total)
         return settings.output
     return write_change(settings, change, inputs)
 
 
-def _listed_ids(path: Path, known: pl.Series, of: Path) -> tuple[pl.Series, Recorded]:
-    """Return the ids in a file, each once, and the file as an input.
+def _removed(settings: Update, known: pl.Series, of: Path, inputs: dict[str, artifacts.Input]) -> pl.Series:
+    """Return the ids in the file of `--remove`, each once; the file is added to the inputs.
 
     Raises:
         InputError: no ids, or one that is unknown.
     """
-    fingerprint = storage.fingerprint(path)
+    if settings.remove is None:
+        return pl.Series("docid", [], pl.String)
+    path, fingerprint = settings.remove, storage.fingerprint(settings.remove)
     ids = pl.Series("docid", text_lines(path), pl.String).unique(maintain_order=True)
     ids = ids.filter(ids != "")
     if len(unknown := ids.filter(~ids.is_in(known.implode()))):
@@ -128,21 +122,14 @@ def _listed_ids(path: Path, known: pl.Series, of: Path) -> tuple[pl.Series, Reco
         raise path_error(path, "contains no ids; write one per line", code="no-ids")
     if storage.fingerprint(path) != fingerprint:
         raise storage.replaced_error(path)
-    return ids, Recorded(path, "file", fingerprint)
+    inputs["ids"] = Recorded(path, "file", fingerprint)
+    return ids
 
 
-def _report(settings: Update, folder: Path, changes: Difference) -> None:
-    counts = changes.counts
-    what = ", ".join(f"{number:,} {name}" for name, number in counts.items()) if any(counts.values()) else "no changes"
-    console.note(
-        f"update: {folder}: {what}; {changes.before:,} -> {console.counted(document=changes.after)}"
-        + (" (dry run: nothing is written)" if settings.dry_run else ""),
-        code="documents-changed",
-        path=folder,
-        before=changes.before,
-        after=changes.after,
-        **counts,
-    )
+def _report(settings: Update, path: Path, what: str, before: int, after: int, **counts: int) -> None:
+    text = f"update: {path}: {what}; {before:,} -> {console.counted(document=after)}"
+    text += " (dry run: nothing is written)" if settings.dry_run else ""
+    console.note(text, code="documents-changed", path=path, before=before, after=after, **counts)
 
 
 def _written(

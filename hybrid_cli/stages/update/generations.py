@@ -145,15 +145,8 @@ def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], passages
     new = {row for row, digest in after.items() if before.get(row) != digest}
     documents_before, documents_after = _documents(before, passages), _documents(after, passages)
     changed = (_documents(gone, passages) | _documents(new, passages)) & documents_before & documents_after
-    return Difference(
-        gone,
-        new,
-        documents_after - documents_before,
-        changed,
-        documents_before - documents_after,
-        len(documents_before),
-        len(documents_after),
-    )
+    added, removed = documents_after - documents_before, documents_before - documents_after
+    return Difference(gone, new, added, changed, removed, len(documents_before), len(documents_after))
 
 
 def changed_rows(

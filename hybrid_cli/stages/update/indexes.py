@@ -173,14 +173,14 @@ def write_change(settings: Update, change: Change, inputs: Mapping[str, artifact
     before, left, total = sum(map(len, kept.values())), sum(int(mask.sum()) for mask in kept.values()), change.total
     if not left and not total:
         raise path_error(index, "no documents would be left; name fewer ids", code="no-documents")
-    options, write = change.options, _writer(manifest)
+    options = change.options
     if manifest.kind == Kind.SHARDS:
         options = options | {"shards": sum(mask.any() for mask in kept.values()) + (total > 0)}
     model = recorded_model_input(manifest) if settings.model is None else {"model": model_input(settings.model)}
     output = change.open_output(settings.command, {**inputs, **model}, options)
     if not output.up_to_date:
         change.warn_lost()
-        write(settings, change, output, kept, total)
+        _writer(manifest)(settings, change, output, kept, total)
         text = f"{left:,} documents left, {before - left:,} removed, {total:,} added"
         output.note(text, documents=left + total)
     return output.path
