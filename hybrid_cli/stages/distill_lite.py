@@ -57,9 +57,10 @@ def distill_lite(settings: DistillLite) -> Path:
     check_teacher(settings, examples)
     teacher = open_encoder(settings.teacher, device=settings.device, dtype=settings.dtype)
     session.seed()  # initializes the heads
-    student = load_start(
-        settings.model, settings.device, settings, any_dim=settings.queries_only, **_changes(settings, teacher.dim)
-    )
+    changes = {**contract_changes(settings), "binary": False}
+    if settings.queries_only:  # so that the vectors can equal the teacher's
+        changes |= {"dim": teacher.dim, "projection_norm": False, "normalize": False}
+    student = load_start(settings.model, settings.device, settings, any_dim=settings.queries_only, **changes)
     objective = losses.query_distillation if settings.queries_only else _joint(settings, student, teacher.dim)
 
     def save(folder: Path) -> dict[str, Any]:
@@ -84,14 +85,6 @@ def distill_lite(settings: DistillLite) -> Path:
     state = session.train(prepare)
     session.note(state, f"{student.dim} dimensions from {teacher.dim}", example=len(examples))
     return settings.output
-
-
-def _changes(settings: DistillLite, dim: int) -> dict[str, Any]:
-    """Return the contract of the student as changes to that of the start model."""
-    changes = {**contract_changes(settings), "binary": False}
-    if settings.queries_only:  # so that the vectors can equal the teacher's
-        changes |= {"dim": dim, "projection_norm": False, "normalize": False}
-    return changes
 
 
 def _joint(settings: DistillLite, student: TransformerEncoder, dim: int) -> losses.Objective:

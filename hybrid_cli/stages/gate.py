@@ -96,10 +96,9 @@ def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Result:
 def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Sequence[str]) -> Gated:
     """Compare with the baseline; warn if the queries detect large drops only."""
     if differences := stored.differences(measured.values):
-        problem = f"is of other queries or judgments: {describe_differences(differences)}; pass --write to renew it"
-        raise OtherQueries(
-            f"{settings.baseline}: {problem}", code="other-queries", path=settings.baseline, differences=differences
-        )
+        problem = f"{settings.baseline}: is of other queries or judgments: {describe_differences(differences)}; pass"
+        problem = f"{problem} --write to renew it"
+        raise OtherQueries(problem, code="other-queries", path=settings.baseline, differences=differences)
     result = compare(settings.baseline, stored, measured.values, measures, settings.max_drop)
     for test in result.tests:
         if test.smallest_drop is None:

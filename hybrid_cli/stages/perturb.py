@@ -52,8 +52,7 @@ def perturb(settings: Perturb) -> Path:
             if not several:
                 raise MissingResource(f"--attack {name}: {missing}", code="missing-resource", attack=name) from None
             skipped[name] = str(missing)
-    for skip, why in skipped.items():
-        console.warn(f"perturb: {skip} is skipped: {why}", code="missing-resource", attack=skip)
+            console.warn(f"perturb: {name} is skipped: {missing}", code="missing-resource", attack=name)
     if not inputs:
         problem = f"{settings.output}: the resources of all attacks are missing"
         raise MissingResource(problem, code="missing-resource", path=settings.output)
@@ -127,21 +126,15 @@ def _files(name: str, settings: Perturb) -> dict[str, Path]:
         elif need == "corpus":
             files["corpus"] = collections.corpus_path(settings.collection)
         elif need == "synonyms":
-            files |= _synonyms(settings)
+            installed = wordnet.find(settings.wordnet) if settings.synonyms is None else None
+            own = {"groups": synonyms.OWN} if installed is None else {"wordnet": installed}
+            files |= {"synonyms": settings.synonyms} if settings.synonyms else own
         elif settings.translation is not None:
             files |= zip(("there", "back"), settings.translation, strict=True)
         else:
             problem = "pass --translation THERE BACK with two folders, or --attacked-queries back-translation=FILE"
             raise MissingResource(problem, code="missing-resource")
     return files
-
-
-def _synonyms(settings: Perturb) -> dict[str, Path]:
-    """Return role -> path of the source of synonyms."""
-    if settings.synonyms:
-        return {"synonyms": settings.synonyms}
-    installed = wordnet.find(settings.wordnet)
-    return {"groups": synonyms.OWN} if installed is None else {"wordnet": installed}
 
 
 def _options(name: str, settings: Perturb) -> dict[str, Any]:

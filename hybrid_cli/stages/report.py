@@ -53,8 +53,9 @@ def report(settings: Report) -> Path:
     inputs |= {f"model {name}": folder for name, folder in curves.items()}
     options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
     options |= {"complement": plan.pair, "baseline": baselines}
-    kinds = {settings.output: Kind.REPORT} | ({settings.png: Kind.FIGURES} if settings.png else {})
+    kinds = {settings.output: Kind.REPORT}
     if settings.png is not None:
+        kinds[settings.png] = Kind.FIGURES
         whole, folder = settings.output.resolve(), settings.png.resolve()
         if whole.is_relative_to(folder) or folder.is_relative_to(whole):
             reason = f"would contain or replace the page {settings.output}; name another folder"

@@ -47,10 +47,16 @@ def rerank(settings: Rerank) -> Path:
         return output.path
     run = runs.open_run(settings.run)
     _check_depth(settings, run)
+
+    def scored(work: Path) -> Reranking:
+        sizes = settings.deepest, settings.shard_size, settings.batch_tokens
+        job = Reranking(run, settings.run, inputs, work / layout.SCORES, partial(_load, settings), *sizes)
+        job.score()
+        return job
+
     if several:
         with output.folder() as (work, counts):
-            job = _job(settings, inputs, run, work)
-            job.score()
+            job = scored(work)
             counts |= job.counts(settings.deepest)
             counts |= {"depths": sorted(settings.depth), "seconds": job.facts("seconds")}
             for depth in sorted(settings.depth):
@@ -58,8 +64,7 @@ def rerank(settings: Rerank) -> Path:
             job.note(output.path)
     else:
         with output.file_with_shards() as (work, path):
-            job = _job(settings, inputs, run, work)
-            job.score()
+            job = scored(work)
             _write(job, output, inputs, settings.deepest, path)
             job.note(output.path)
     return output.path
@@ -102,11 +107,6 @@ def _load(settings: Rerank) -> Reranker:
     return load_reranker(settings.model, device=settings.device, dtype=settings.dtype, **settings.pair_input())
 
 
-def _job(settings: Rerank, inputs: Mapping[str, Path | artifacts.Named], run: Run, work: Path) -> Reranking:
-    scores, sizes = work / layout.SCORES, (settings.deepest, settings.shard_size, settings.batch_tokens)
-    return Reranking(run, settings.run, inputs, scores, partial(_load, settings), *sizes)
-
-
 def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
     """Return the inputs by role; texts come from options, or from the files recorded in the run."""
     if not settings.run.is_file():
@@ -142,14 +142,8 @@ def _check_depth(settings: Rerank, run: Run) -> None:
         reason = f"{settings.run} has at most {longest} hits per query; pass depths up to {longest}"
         raise option_error("depth", above, reason, limit=longest, path=settings.run)
     if above and "depth" in settings.given:
-        console.warn(
-            f"--depth {settings.deepest}: {settings.run} has at most {longest} hits per query; all are rescored",
-            code="short-lists",
-            option="depth",
-            value=settings.deepest,
-            path=settings.run,
-            hits=longest,
-        )
+        text = f"--depth {settings.deepest}: {settings.run} has at most {longest} hits per query; all are rescored"
+        console.warn(text, code="short-lists", option="depth", hits=longest)
 
 
 def _write(
@@ -157,7 +151,7 @@ def _write(
 ) -> None:
     """Write the run with `depth` rescored hits per query."""
     manifest = replace(output.manifest, counts=job.counts(depth), location=path.resolve())
-    if path.parent != output.target.parent and output.manifest.kind == Kind.RERANKED:
+    if output.manifest.kind == Kind.RERANKED:
         options = manifest.options | {"depth": [depth]}
         described = artifacts.describe_inputs(inputs, output.target / path.name)
         manifest = replace(manifest, kind=Kind.RUN, options=options, inputs=described)

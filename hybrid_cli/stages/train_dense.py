@@ -96,7 +96,9 @@ def train_dense(settings: TrainDense) -> Path:
     ensemble = open_encoder(settings.boost, **how) if settings.boost else None
     steps = session.steps(len(examples))
     weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
-    objective = _objective(settings, temperature, encoder, parameters)
+    values = settings.parameters() | parameters | {"temperature": temperature, "unit": contract.normalize}
+    objective = losses.objective(settings.loss, **values)
+    objective = losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, contract.normalize)
 
     def prepare(work: Path) -> Job[Any]:
         known = _texts(settings, examples, corpus, work)
@@ -230,15 +232,6 @@ def _loss_parameters(settings: TrainDense) -> dict[str, Any]:
     options = {name for name in names if name in settings.declared() and settings.applies(name)}
     taken = {vectors, "temperature", "unit", "fused", *options}
     return values_of(function, settings.loss_options, "--loss-option", taken)
-
-
-def _objective(
-    settings: TrainDense, temperature: float, encoder: TransformerEncoder, parameters: dict[str, Any]
-) -> losses.Objective:
-    unit = encoder.contract.normalize
-    values = settings.parameters() | parameters | {"temperature": temperature, "unit": unit}
-    objective = losses.objective(settings.loss, **values)
-    return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, unit)
 
 
 def _lexical(
