@@ -385,6 +385,19 @@ def read_qrels(file: Path, of_machine: bool = False) -> pl.DataFrame:
     return frame
 
 
+def read_judged(queries: Path, qrels: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the queries with judgments, in their order, and all judgments.
+
+    Raises:
+        InputError: no query has a judgment.
+    """
+    judgments = read_qrels(qrels)
+    judged = read_queries(queries).join(judgments, on="qid", how="semi", maintain_order="left")
+    if not len(judged):
+        raise path_error(qrels, f"has no judgments of the queries in {queries}", code="no-judgments")
+    return judged, judgments
+
+
 def _is_table(file: Path, kind: Kind) -> bool:
     """Return whether a file is Parquet with the columns of a kind; False for Parquet of another tool, and for texts.
 

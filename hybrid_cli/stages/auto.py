@@ -257,12 +257,9 @@ class RecommendedPath:
         length, words = self.document_length, self.document_length // 2
         split = unread > MOST_UNREAD
         how = f"divided into passages of {words} words, and have the score of the best one" if split else "kept whole"
-        console.note(
-            f"\nauto: the first {length} tokens of a document, which the encoder reads, leave out {unread:.0%} of all "
-            f"tokens: documents are {how}; to choose: --doc-max-len, --split-passages",
-            code="passages-chosen" if split else "whole-documents",
-            words=words,
-        )
+        text = f"the first {length} tokens of a document, which the encoder reads, leave out {unread:.0%} of all"
+        text = f"\nauto: {text} tokens: documents are {how}; to choose: --doc-max-len, --split-passages"
+        console.note(text, code="passages-chosen" if split else "whole-documents")
         if split:
             self.run(self._source(documents, words=words).changed(overwrite=True))
 
@@ -310,13 +307,10 @@ class RecommendedPath:
                     text = f"\nauto: --pseudo-queries {kind}, since other kinds give too few queries: {few}"
                     console.note(text, code="pseudo-queries-chosen")
                 return kind
-        left_out = ["training"] if judged else ["training", "report"]
-        console.warn(
-            " and ".join(f"no {name}" for name in left_out)
-            + f": the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries "
-            f"(--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train",
-            code="few-pseudo-queries",
-        )
+        left_out = "no training" if judged else "no training and no report"
+        text = f"{left_out}: the documents give fewer than {FEWEST_QUERIES} pseudo-queries ({few}); pass judged queries"
+        text = f"{text} (--queries and --qrels), {MIN_TRAIN_QUERIES} or more to train"
+        console.warn(text, code="few-pseudo-queries")
         return None
 
     def _source(self, output: Path, pseudo: PseudoQueries | None = None, words: int | None = None) -> PrepareFiles:
@@ -358,25 +352,17 @@ class RecommendedPath:
         if plan.train.collection == self.at("collection") and self._trains_on_pseudo_queries:  # no pseudo-queries
             return self.settings.model
         if plan.train.collection != self.at("folds") and not self._trains_on_pseudo_queries:
-            console.note(
-                f"\nauto: the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged "
-                "queries; pass --max-steps to train on pseudo-queries, which can make it worse (docs/own-documents.md)",
-                code="start-model-used",
-                option="max_steps",
-                queries=MIN_TRAIN_QUERIES,
-            )
+            text = f"the start model is used as it is, since a training needs {MIN_TRAIN_QUERIES} judged queries; pass"
+            text = f"{text} --max-steps to train on pseudo-queries, which can make it worse (docs/own-documents.md)"
+            console.note(f"\nauto: {text}", code="start-model-used", queries=MIN_TRAIN_QUERIES)
             return self.settings.model
         examples = self._mined(plan.train, "train.parquet")
         dev = self._mined(plan.dev, "dev.parquet", negatives=DEV_NEGATIVES)
         one_pass = -(-artifacts.read_manifest(examples).counts["rows"] // BATCH)
         steps = self.settings.max_steps or min(MAX_EPOCHS * one_pass, MOST_STEPS)
         if plan.train.collection == self.at("pseudo"):
-            console.note(
-                "\nauto: training on pseudo-queries can lower quality (docs/own-documents.md); --max-steps 0 keeps "
-                "the start model",
-                code="pseudo-queries-train",
-                option="max_steps",
-            )
+            text = "training on pseudo-queries can lower quality (docs/own-documents.md); --max-steps 0 keeps the start"
+            console.note(f"\nauto: {text} model", code="pseudo-queries-train", option="max_steps")
         training = TrainDense(
             examples,
             model=self.settings.model,

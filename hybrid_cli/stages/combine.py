@@ -92,11 +92,7 @@ def _tune(
     if index.fingerprint != encoder.fingerprint:
         problem = f"{index.folder}: was not built with this combination of these models; encode with both first"
         raise InputError(problem, code="other-encoder", path=index.folder)
-    qrels = collections.read_qrels(judged["qrels"])
-    queries = collections.read_queries(judged["queries"])
-    queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
-    if not len(queries):
-        raise InputError(f"{judged['qrels']}: has no judged query", code="no-judgments", path=judged["qrels"])
+    queries, qrels = collections.read_judged(judged["queries"], judged["qrels"])
     lists = Lists.of(_terms(index, encoder, queries, settings.depth))
     family = tuning.MethodGrid(methods.FusionRecipe("weighted-sum", (1.0, 1.0), "zero"), settings.grid)
     with console.progress("tune", unit="weights") as advance:

@@ -235,13 +235,9 @@ def _warn_trained(indexes: Sequence[Path], manifests: Sequence[Sequence[Manifest
         model = first.input_path("model")
         encoder = artifacts.find_manifest(model) if model is not None and model.exists() else None
         if encoder is not None and encoder.stage in _TRAININGS:
-            console.warn(
-                f"compose: the encoder of {path} was trained by `{encoder.stage}`, and the default weights are for "
-                "untrained ones; pass --tune with --qrels and the split that its training validated on",
-                code="trained-encoder",
-                path=path,
-                stage=encoder.stage,
-            )
+            text = f"the encoder of {path} was trained by `{encoder.stage}`, and the default weights are for untrained"
+            text = f"compose: {text} ones; pass --tune with --qrels and the split that its training validated on"
+            console.warn(text, code="trained-encoder", path=path, stage=encoder.stage)
 
 
 def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:

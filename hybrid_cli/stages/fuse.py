@@ -271,13 +271,9 @@ def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | No
 
         written = output.write(blocks(), queries=len(joined.qids))
     common = _warn_disjoint(shares)
-    hits = written.counts["rows"]
-    output.note(
-        f"{console.counted(query=len(joined.qids), hit=hits)} of {len(job.runs)} runs; the runs share {common:.1%} of "
-        f"their documents; missing: {job.recipe.missing}",
-        queries=len(joined.qids),
-        hits=hits,
-    )
+    queries, hits = len(joined.qids), written.counts["rows"]
+    text = f"{console.counted(query=queries, hit=hits)} of {len(job.runs)} runs; the runs share {common:.1%} of their"
+    output.note(f"{text} documents; missing: {job.recipe.missing}", queries=queries, hits=hits)
 
 
 def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
@@ -326,14 +322,9 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
             spreads[name] = joined.runs[number].deviation
     if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
         narrow, wide = min(spreads, key=lambda name: spreads[name]), max(spreads, key=lambda name: spreads[name])
-        console.warn(
-            f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times that of "
-            f"{narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use --method "
-            "minmax",
-            code="unequal-spread",
-            run=wide,
-            other=narrow,
-        )
+        text = f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times that of"
+        text = f"{text} {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use"
+        console.warn(f"{text} --method minmax", code="unequal-spread", run=wide, other=narrow)
 
 
 def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
@@ -536,15 +527,10 @@ def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
     if path is None:
         return
     tuned = read_retriever(path).tuning or {"judged": []} if is_retriever(path) else read_tuned(path)
-    judged, asked = set(tuned["judged"]), qids.unique().to_list()
     if tuned.get("keeps_untuned"):  # the judgments changed nothing
         return
-    if common := len(judged.intersection(asked)):
-        console.warn(
-            f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries "
-            "are too high to report",
-            code="tuned-on-queries",
-            path=path,
-            count=common,
-            queries=len(asked),
-        )
+    asked = qids.unique().to_list()
+    if common := len(set(tuned["judged"]).intersection(asked)):
+        text = f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries"
+        text = f"{text} are too high to report"
+        console.warn(text, code="tuned-on-queries", path=path, count=common, queries=len(asked))

@@ -18,7 +18,7 @@ from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.indexes import write_manifests
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import IndexBm25
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.lexical import jvm
@@ -161,11 +161,7 @@ def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, 
 
 
 def _tune(index: LexicalIndex, inputs: Mapping[str, Path], settings: IndexBm25) -> Tuning:
-    queries, qrels = collections.read_queries(inputs["queries"]), collections.read_qrels(inputs["qrels"])
-    queries = queries.join(qrels, on="qid", how="semi", maintain_order="left")
-    if not len(queries):
-        problem = f"{inputs['qrels']}: no judgments of the queries in {inputs['queries']}"
-        raise InputError(problem, code="no-judgments", path=inputs["qrels"])
+    queries, qrels = collections.read_judged(inputs["queries"], inputs["qrels"])
     qrels = qrels.join(queries, on="qid", how="semi", maintain_order="left")
     bags = index.bags(queries["text"].to_list())
     measure = settings.measure

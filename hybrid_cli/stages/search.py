@@ -273,15 +273,9 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     run = queries.select("qid").join(pl.concat(parts), on="qid", maintain_order="left_right")
     output.write([run.to_arrow()], queries=len(queries), k1=index.k1, b=index.b, rm3=selected)
     score, without = float(table.values[rows, np.arange(len(rows))].mean()), float(plain.mean())
-    output.note(
-        f"{console.counted(query=len(queries), hit=len(run))}; {settings.measure} {figure(score)} with RM3 by "
-        f"cross-validation, {figure(without)} without, on {len(judged):,} judged queries",
-        queries=len(queries),
-        hits=len(run),
-        measure=settings.measure,
-        value=score,
-        without=without,
-    )
+    text = f"{settings.measure} {figure(score)} with RM3 by cross-validation, {figure(without)} without, on"
+    text = f"{console.counted(query=len(queries), hit=len(run))}; {text} {len(judged):,} judged queries"
+    output.note(text, queries=len(queries), hits=len(run), measure=settings.measure)
 
 
 def _qrels(settings: Search) -> Path:
@@ -346,11 +340,7 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
     recorded = corpora_of(parts)
     if not recorded:
         console.warn("the index records no corpus; pass the collection to see titles and texts", code="no-corpus")
-    warn_lost(
-        recorded,
-        "hits may lack their texts or show others; build the index again with --overwrite, or pass the "
-        "collection to see titles and texts",
-    )
+    warn_lost(recorded, "hits may lack their texts or show others" + REBUILD)
     return existing_paths(recorded)
 
 

@@ -88,12 +88,10 @@ def train_dense(settings: TrainDense) -> Path:
     docids = examples.docids() if corpus is None else collections.docids(corpus)
     session.seed()  # initializes markers and projection
     encoder = load_start(settings.model, settings.device, settings, **asdict(contract))
-    vectors, projection = None, SignProjection(encoder.dim, PROJECTION_SEED)
-    if settings.index is not None:
-        vectors = Bm25Vectors(open_bm25(settings.index), projection, docids)
+    projection = SignProjection(encoder.dim, PROJECTION_SEED)
+    vectors = Bm25Vectors(open_bm25(settings.index), projection, docids) if settings.index is not None else None
     _check_projection(settings, vectors)
-    how: Any = {"device": settings.device, "dtype": settings.dtype}
-    ensemble = open_encoder(settings.boost, **how) if settings.boost else None
+    ensemble = open_encoder(settings.boost, device=settings.device, dtype=settings.dtype) if settings.boost else None
     steps = session.steps(len(examples))
     weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
     values = settings.parameters() | parameters | {"temperature": temperature, "unit": contract.normalize}

@@ -300,17 +300,11 @@ def _note(settings: Judge, asked: Judging) -> None:
     skipped, judged = sum(grade is SKIPPED for grade in grades), session.judged()
     weight = asked.compared.weight(judged)
     count = len(grades) - skipped
-    console.note(
-        f"judge: {settings.output}: {console.counted(judgment=count)}"
-        + (f", {console.counted(hit=skipped)} skipped" if skipped else "")
-        + f"; {judging.status(len(judged), session.stop_after, weight)}",
-        code="judged",
-        path=settings.output,
-        judgments=count,
-        queries=len(judged),
-        skipped=skipped,
-        weight=weight,
-    )
+    text = f"judge: {settings.output}: {console.counted(judgment=count)}"
+    text += f", {console.counted(hit=skipped)} skipped" if skipped else ""
+    text += f"; {judging.status(len(judged), session.stop_after, weight)}"
+    facts = {"judgments": count, "queries": len(judged), "skipped": skipped, "weight": weight}
+    console.note(text, code="judged", path=settings.output, **facts)
     if session.exhausted():
         text = "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)"
         console.note(text, code="all-judged", option="depth")

@@ -444,22 +444,14 @@ class MachineSession:
         waiting = self.waiting()
         tokens = sum(self.judge.tokens(question) for _, question in waiting.values())
         known = len(self.questions) - len(waiting)
-        console.note(
-            f"judge: {console.counted(call=len(waiting))}"
-            + (f", about {tokens:,} tokens of input" if tokens else "")
-            + (f"; {known:,} answers are known" if known else ""),
-            code="forecast",
-            calls=len(waiting),
-            known=known,
-        )
+        text = f"judge: {console.counted(call=len(waiting))}"
+        text += f", about {tokens:,} tokens of input" if tokens else ""
+        text += f"; {known:,} answers are known" if known else ""
+        console.note(text, code="forecast", calls=len(waiting), known=known)
         cut = {docid for (_, docid), (_, question) in self.questions.items() if len(question.text) > LONGEST_TEXT}
         if cut and isinstance(self.judge, ChatJudge):
-            console.note(
-                f"judge: the model sees the first {LONGEST_TEXT:,} characters of {console.counted(document=len(cut))}",
-                code="truncated-documents",
-                count=len(cut),
-                limit=LONGEST_TEXT,
-            )
+            text = f"the model sees the first {LONGEST_TEXT:,} characters of {console.counted(document=len(cut))}"
+            console.note(f"judge: {text}", code="truncated-documents", count=len(cut), limit=LONGEST_TEXT)
 
     def ask(self, concurrency: int) -> None:
         """Ask for the missing grades, `concurrency` at a time.
@@ -509,11 +501,8 @@ class MachineSession:
             self.bad[pair] = str(error)
             self._in_a_row += 1
             if self._in_a_row >= _BAD_IN_A_ROW:
-                problem = (
-                    f"judge: the last {self._in_a_row} answers of {self.judge.name} are unusable ({error}); use "
-                    "another model"
-                )
-                raise HybridError(problem, code="unusable-answers") from None
+                unusable = f"the last {self._in_a_row} answers of {self.judge.name} are unusable ({error})"
+                raise HybridError(f"judge: {unusable}; use another model", code="unusable-answers") from None
 
     def _add(self, grades: Mapping[Pair, tuple[str, int]]) -> None:
         """Store grades by pair, with the keys of their questions."""
@@ -540,22 +529,14 @@ class MachineSession:
                 disk.write_text(scratch, "".join(lines))
         left = len(self.questions) - len(grades)
         counts = ", ".join(f"{list(grades.values()).count(grade):,} of grade {grade}" for grade in range(HIGHEST + 1))
-        console.note(
-            f"judge: {output}: {console.counted(judgment=len(grades))} by {rater}: {counts}",
-            code="judged",
-            path=output,
-            judgments=len(grades),
-            queries=len({qid for qid, _ in grades}),
-            left=left,
-        )
+        text = f"judge: {output}: {console.counted(judgment=len(grades))} by {rater}: {counts}"
+        facts = {"judgments": len(grades), "queries": len({qid for qid, _ in grades}), "left": left}
+        console.note(text, code="judged", path=output, **facts)
         if self.bad:
-            console.warn(
-                f"judge: {console.counted(hit=len(self.bad))} got no usable answer (the last: "
-                f"{list(self.bad.values())[-1]}); the same command asks again",
-                code="bad-answers",
-                count=len(self.bad),
-                reasons=sorted(set(self.bad.values())),
-            )
+            reasons = list(self.bad.values())
+            text = f"judge: {console.counted(hit=len(reasons))} got no usable answer (the last: {reasons[-1]})"
+            text = f"{text}; the same command asks again"
+            console.warn(text, code="bad-answers", count=len(reasons), reasons=sorted(set(reasons)))
         if self.spent:
             text = f"judge: --max-calls is reached; the same command continues with {console.counted(hit=left)}"
             console.note(text, code="max-calls", option="max_calls")

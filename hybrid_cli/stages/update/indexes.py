@@ -116,14 +116,8 @@ class Change:
         Raises:
             InputError: the index was replaced after its ids were read.
         """
-        output = artifacts.open_output(
-            self.output,
-            self.manifest.kind,
-            command,
-            inputs={**self.inputs, **inputs},
-            options=options,
-            overwrite=self.overwrite,
-        )
+        path, kind, inputs = self.output, self.manifest.kind, {**self.inputs, **inputs}
+        output = artifacts.open_output(path, kind, command, inputs=inputs, options=options, overwrite=self.overwrite)
         if not output.up_to_date and storage.fingerprint(self.index) != self.manifest.fingerprint:
             raise storage.replaced_error(self.index)
         return output
