@@ -26,7 +26,6 @@ from hybrid_cli.reporting import judging
 from hybrid_cli.reporting.agreement import conflicts, judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, ComparedRuns, JudgedTexts, Judging, JudgingSession
 from hybrid_cli.reporting.verdict import evidence_sentence
-from hybrid_cli.runs import Run
 from hybrid_cli.runs.files import name_and_path, short_names
 from hybrid_cli.settings import command_line
 from hybrid_cli.stages import call, stage
@@ -58,13 +57,16 @@ def judge(settings: Judge) -> Path:
         belongs_together(named.values(), corpus=corpora[0])
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
-    if settings.values()["judge"] != PERSON:
-        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others), *judging.at_weights(opened)], texts)
-        return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
+    by_machine = settings.values()["judge"] != PERSON
     if settings.adjudicate is not None:
-        pooled = _conflicts(settings.adjudicate, texts)
+        pooled = _conflicts(settings.adjudicate)
     else:
-        pooled = _pools(settings, [*opened.values(), *map(runs.open_run, others)], texts)
+        pooled_runs = [*opened.values(), *map(runs.open_run, others)]
+        pooled_runs += judging.at_weights(opened) if by_machine else []
+        pooled = pools(pooled_runs, settings.depth, settings.seed, settings.order == "random")
+    pooled = _known(pooled, texts)
+    if by_machine:
+        return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
     artifacts.lock_growing(settings.output)
     settles = settings.adjudicate is not None and is_journal(settings.output)
     judgments = open_judgments(settings.output, settings.rater, settles)
@@ -147,12 +149,7 @@ def _corpora(of: Path | None, files: RetrieverFiles | None) -> list[Path]:
     return corpora
 
 
-def _pools(settings: Judge, opened: Sequence[Run], texts: JudgedTexts) -> list[Pool]:
-    """Return the pools of the queries in the collection, the next first."""
-    return _known(pools(opened, settings.depth, settings.seed, settings.order == "random"), texts)
-
-
-def _conflicts(paths: Sequence[Path], texts: JudgedTexts) -> list[Pool]:
+def _conflicts(paths: Sequence[Path]) -> list[Pool]:
     """Return the hits that several people grade differently, by query.
 
     Raises:
@@ -162,7 +159,7 @@ def _conflicts(paths: Sequence[Path], texts: JudgedTexts) -> list[Pool]:
     pooled = [Pool(str(qid), tuple(rows["docid"]), 0.0) for (qid,), rows in differing]
     if not pooled:
         raise InputError("--adjudicate: the people agree on every common hit", code="no-conflicts", option="adjudicate")
-    return _known(pooled, texts)
+    return pooled
 
 
 def _known(pooled: Sequence[Pool], texts: JudgedTexts) -> list[Pool]:

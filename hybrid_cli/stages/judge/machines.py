@@ -21,7 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -399,7 +399,6 @@ class RerankerJudge(Judge):
 # ----------------------------------------------------------------------------------------------------------------- pool
 
 _BAD_IN_A_ROW = 10  # answers without a grade, after which none is expected
-Running = dict[Future[int], tuple[str, Pair]]
 
 
 def journal_path(output: Path) -> Path:
@@ -459,29 +458,25 @@ class MachineSession:
         Raises:
             HybridError: the judge fails, or gives no usable answers.
         """
-        waiting, running = self.waiting(), Running()
+        waiting, running = self.waiting(), dict[Future[int], tuple[str, Pair]]()
         left = iter(waiting.items())
         with console.progress("judge", len(waiting), "hits") as advance, ThreadPool(concurrency) as pool:
             try:
-                self._start(pool, left, running, concurrency)
-                while running:
+                while True:
+                    while not self.spent and len(running) < concurrency and (item := next(left, None)) is not None:
+                        key, (pair, question) = item
+                        running[pool.submit(self._grade, question, key)] = key, pair
+                    if not running:
+                        break
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         self._take(future, *running.pop(future))
                         advance(1)
-                    self._start(pool, left, running, concurrency)
             except BaseException:
                 self.judge.close()  # a command may not answer the last question
                 raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-
-    def _start(
-        self, pool: ThreadPool, left: Iterator[tuple[str, tuple[Pair, Question]]], running: Running, concurrency: int
-    ) -> None:
-        while not self.spent and len(running) < concurrency and (item := next(left, None)) is not None:
-            key, (pair, question) = item
-            running[pool.submit(self._grade, question, key)] = key, pair
 
     def _grade(self, question: Question, key: str) -> int:
         """Return a grade; a bad answer is asked for once more."""
