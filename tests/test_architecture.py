@@ -33,8 +33,8 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_500,
-    "files": 276,
+    "code lines": 40_300,
+    "files": 273,
     "commands": 38,
     "names of options": 240,
     "conditions": 179,
