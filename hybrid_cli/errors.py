@@ -16,7 +16,7 @@ class HybridError(Exception):
 
     def __init__(self, message: str, *, code: str = "", **fields: object):
         super().__init__(message)
-        if "option" in fields:  # as in Python: `top_k` for `--top-k`
+        if "option" in fields:  # as in Python: `rrf_k` for `--rrf-k`
             fields["option"] = str(fields["option"]).lstrip("-").replace("-", "_")
         self.code, self.fields = code, fields
 
@@ -39,7 +39,7 @@ def option_error(
     """Return the error `--option value: reason`, or `--option: reason` if the value is None.
 
     Args:
-        option: Python name of the option, such as `top_k`.
+        option: Python name of the option, such as `rrf_k`.
         value: the unusable value; a list is shown with commas.
         reason: what is wrong, and what to do.
         code: see `HybridError`.

@@ -260,7 +260,8 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 @pytest.mark.slow
 def test_stages_without_a_model_start_without_heavy_libraries() -> None:
     heavy = {"torch", "altair", "faiss", "scipy"}
-    names = ["prepare", "fuse", "concat_runs", "search", "judge", "evaluate", "inspect", "export", "doctor"]
+    names = ["prepare", "fuse", "concat_runs", "search", "judge", "evaluate", "inspect", "export", "doctor", "label"]
+    names += ["index_bm25", "mine_negatives"]
     code = (
         f"import sys, importlib\nfor name in {names}:\n"
         "    importlib.import_module(f'hybrid_cli.stages.{name}')\n"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import faiss
 import numpy as np
 import polars as pl
 import pytest
@@ -161,6 +162,22 @@ def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Pa
         assert contents(f"{kind}-3")["index.faiss"] == contents(f"whole-{kind}")["index.faiss"]
         assert searched(f"{kind}-3").equals(searched(f"whole-{kind}")), kind
     assert hybrid("inspect", "--verify", "flat-3").code == 0
+
+
+def test_an_index_of_an_earlier_version_keeps_its_parameters(here: Path, one_thread: None) -> None:
+    """Earlier versions recorded parts of the factory string as options of their own."""
+    build("flat", "first.parquet", "flat")
+    graph, lists = {"ef_search": 77, "m": 32, "ef_construction": 200}, {"nprobe": 3, "nlist": 4}
+    for kind, options in {"hnsw": graph, "IVF4,Flat": lists}.items():
+        assert hybrid("encode", "flat", "--index-type", kind, "--output", "old", "--overwrite").code == 0
+        manifest = json.loads(Path("old/manifest.json").read_text())
+        manifest["options"] |= options
+        del manifest["checksum"]
+        Path("old/manifest.json").write_text(json.dumps(manifest))
+        words = ("--output", "new", "--overwrite", "--threads", "1")
+        assert hybrid("update", "old", "--add", "added.parquet", *words).code == 0
+        built = faiss.downcast_index(faiss.read_index("new/index.faiss"))
+        assert built.hnsw.efSearch == 77 if kind == "hnsw" else built.nprobe == 3
 
 
 @pytest.mark.heavy

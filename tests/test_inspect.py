@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid
+from command import hybrid, raises
 
 from hybrid_cli import artifacts
 from hybrid_cli.commands import Inspect
@@ -129,7 +130,9 @@ def test_fusion_weights_have_method_weights_and_evidence(
     assert "first lines" not in printed
 
 
-def test_a_static_encoder_has_its_longest_vectors(tiny_lambda: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_static_encoder_has_its_longest_vectors(
+    tiny_lambda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from safetensors.numpy import load_file
 
     found = inspect(tiny_lambda)["weights"]
@@ -142,6 +145,11 @@ def test_a_static_encoder_has_its_longest_vectors(tiny_lambda: Path, capsys: pyt
         assert found[name]["shape"] == list(table.shape)
         assert found[name]["longest"][0] == [terms[int(lengths.argmax())], pytest.approx(float(lengths.max()))]
         assert f"{name.replace('_', ' ')}\n  size" in printed
+    shutil.copytree(tiny_lambda, tmp_path / "damaged")
+    (tmp_path / "damaged" / "manifest.json").unlink(missing_ok=True)
+    (tmp_path / "damaged" / "tables.safetensors").write_bytes(b"not tensors")
+    with raises("damaged", path=tmp_path / "damaged" / "tables.safetensors"):
+        inspect(tmp_path / "damaged")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.split import split
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.batches import allowed_mask
+from hybrid_cli.training.dense import allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.options import Sampling
 from hybrid_cli.training.teachers import Bm25Scorer

@@ -27,7 +27,8 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training import train
-from hybrid_cli.training.batches import Examples, allowed_mask
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.dense import allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
 from hybrid_cli.training.in_memory import examples_table
 from hybrid_cli.training.loop import rate_factor, recent_means, steps_of

@@ -274,7 +274,7 @@ def metadata_of(indexes: Iterable[Sequence[Manifest]], collection: Path | None =
         elif given is not None and artifacts.has_content(given, corpus.fingerprint):
             paths.append(given)
         else:
-            problem = f"--filter: needs its metadata, and {lost_corpora([corpus])[corpus.path]}{REBUILD}"
+            problem = f"--filter: needs the documents' metadata, and {lost_corpora([corpus])[corpus.path]}{REBUILD}"
             lost = not corpus.path.exists()
             raise InputError(problem, code="corpus-changed", option="filter", path=corpus.path, missing=lost)
     return Metadata(paths)

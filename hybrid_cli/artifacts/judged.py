@@ -125,13 +125,13 @@ class BothJudged:
         """
         if raters := machine_raters(qrels):
             problem = f"has judgments of {', '.join(raters)}; needs those of people"
-            raise path_error(qrels, f"{problem}", code="machine-judgments", raters=list(raters))
+            raise path_error(qrels, problem, code="machine-judgments", raters=list(raters))
         people, of_machine = judgments_of(qrels, paths), judgments_of(machine, paths, of_machine=True)
         by_people, by_machine = (frame["qid"].unique(maintain_order=True) for frame in (people, of_machine))
         both = by_people.filter(by_people.is_in(by_machine.implode()))
         if not len(both):
             problem = "has no query that people judged; judge the same queries by the machine"
-            raise path_error(machine, f"{problem}", code="other-queries", option="machine")
+            raise path_error(machine, problem, code="other-queries", option="machine")
         rest = by_machine.filter(~by_machine.is_in(both.implode()))
         searched = pl.concat([runs.open_run(path).qids for path in paths.values()]).unique()
         others = rest.filter(rest.is_in(searched.implode()))

@@ -119,7 +119,7 @@ def file_problem(error: Exception) -> HybridError | None:
         message = f"a Parquet file is not readable ({text.splitlines()[0]}); write it again, or restore a copy"
         return InputError(message, code=_UNUSABLE, role="input")
     if isinstance(error, OSError) and path is not None and error.strerror:
-        return path_error(os.fsdecode(path), f"{error.strerror.lower()}", code=_UNUSABLE)
+        return path_error(os.fsdecode(path), error.strerror.lower(), code=_UNUSABLE)
     wrapped = isinstance(error, OSError) or any(os.strerror(code) in text for code in (errno.EACCES, errno.EPERM))
     return InputError(f"a file cannot be used: {text}", code=_UNUSABLE) if wrapped else None
 

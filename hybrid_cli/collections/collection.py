@@ -266,7 +266,7 @@ def tuning_split(path: Path, split: str | None) -> str:
     names = splits(path) if split is None else []
     if len(names) == 1 and names != ["dev"]:
         text = f"--tune: split {names[0]} of {path}, the only one; do not report scores of its queries"
-        console.note(text, code="only-split", option="tune")
+        console.note(text, code="only-split", path=path, option="tune")
     return split or (names[0] if len(names) == 1 else "dev")
 
 

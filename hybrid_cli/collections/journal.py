@@ -144,7 +144,8 @@ class Journal:
             except InputError:
                 if line.endswith(b"\n") or not _is_part(line):
                     raise
-                console.warn(f"{path}: the last line is incomplete and is ignored", code="incomplete-line")
+                problem = f"{path}: the last line is incomplete and is ignored"
+                console.warn(problem, code="incomplete-line", path=path, line=number)
 
     @classmethod
     def growing(cls, path: Path) -> Journal:

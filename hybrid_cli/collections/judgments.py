@@ -258,6 +258,7 @@ def _open(path: Path) -> disk.Growing:
         if _COMPLETE.fullmatch(tail) or (b"\t" not in content and _OTHER.fullmatch(tail)):
             file.add("\n")
         elif _PART.fullmatch(tail):  # any other line is reported by its reader
-            console.warn(f"{path}: the last line is incomplete and was removed: {tail!r}", code="incomplete-line")
+            problem = f"{path}: the last line is incomplete and was removed: {tail!r}"
+            console.warn(problem, code="incomplete-line", path=path)
             file.cut(begin)
     return file

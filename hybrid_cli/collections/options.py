@@ -132,7 +132,7 @@ class Dpr(Rows):
 
     Attributes:
         corpus: psgs_w100.tsv.
-        questions, training: split -> file.
+        queries, training: split -> file.
         sample_from: documents of a sample besides the relevant ones: random ones, or first hard negatives.
     """
 
@@ -163,7 +163,7 @@ class Trec(Rows):
 
     Attributes:
         corpus: a file or folder of SGML or JSON lines.
-        topics, qrels: split -> file.
+        queries, qrels: split -> file.
         topic_fields: fields of a topic that form the query.
         text_fields: more fields of SGML documents that become text.
         encoding: encoding of SGML and XML files.

@@ -251,7 +251,7 @@ class Report(Writes, Comparison):
     Attributes:
         model: Encoder whose learning curve is shown, in addition to the encoders of the runs (`name=folder` names it).
         index: Index of a run whose manifest records no index; may be repeated.
-        reranked: Folder written by `rerank --depths`, one per first stage: adds quality and cost by rescored hits
+        reranked: Folder written by `rerank --depth N,N`, one per first stage: adds quality and cost by rescored hits
             (`name=folder` names it).
         png: Folder for the figures as PNG files.
     """

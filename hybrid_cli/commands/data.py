@@ -108,6 +108,12 @@ class Prepare(Seeded, Writes, options.Import):
     )
     seed: int = inherited()
 
+    def check(self) -> None:
+        """Refuse pseudo-queries without one for dev, since their titles leave the documents."""
+        super().check()
+        if self.pseudo_sizes.get("dev") == 0:
+            raise option_error("pseudo_sizes", "dev=0", "needs at least one query for dev")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareRows(Prepare, options.Rows):

@@ -225,5 +225,7 @@ def _peft() -> ModuleType:
     try:
         import peft
     except ImportError:
-        raise HybridError("run: pip install 'hybrid_cli[lora]'", code="missing-package", package="peft") from None
+        raise HybridError(
+            "LoRA adapters need peft; run: pip install 'hybrid_cli[lora]'", code="missing-package", package="peft"
+        ) from None
     return peft

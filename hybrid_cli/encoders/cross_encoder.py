@@ -324,7 +324,7 @@ def _positions(backbone: PreTrainedModel, tokenizer: Any) -> int:
 # ------------------------------------------------------------------------------------------------- reranking of a run
 
 
-_GPU_BATCH_TOKENS, _CPU_BATCH_TOKENS = 1 << 16, 4096
+_GPU_BATCH_TOKENS = 1 << 16
 _PAIRS_AT_ONCE = 1 << 18  # whose texts are read in one pass over the corpus
 
 
@@ -489,7 +489,7 @@ def write_scores(path: Path, pairs: pl.DataFrame, model: Reranker, batch_tokens:
         HybridError: a score is not finite.
     """
     began, cut = time.monotonic(), model.truncated
-    default = _CPU_BATCH_TOKENS if model.device.type == "cpu" else _GPU_BATCH_TOKENS
+    default = BATCH_TOKENS if model.device.type == "cpu" else _GPU_BATCH_TOKENS
     scores, tokens = model.scores(pairs, batch_tokens or default)
     if not np.isfinite(scores).all():
         row = int((~np.isfinite(scores)).argmax())

@@ -560,7 +560,9 @@ def refuse_more_layers(folder: Path, unexpected: Collection[str], known: Collect
     patterns = {_NUMBER.sub("#", key) for key in known}
     more = sorted(key for key in unexpected if any(_NUMBER.sub("#", key).endswith(pattern) for pattern in patterns))
     if more:
-        raise path_error(folder, f"has layers that config.json lacks ({more[0]})", code="more-layers")
+        raise path_error(
+            folder, f"has layers that config.json lacks ({more[0]}); correct its number of layers", code="more-layers"
+        )
 
 
 def refuse_missing(folder: Path, keys: Collection[str]) -> None:

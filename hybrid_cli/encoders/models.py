@@ -86,7 +86,9 @@ def open_query_encoder(
 def refuse_changes(folder: Path, changes: Mapping[str, Any], kind: str) -> None:
     """Refuse changes to the contract of an encoder of a kind that has none."""
     if changes:
-        options = ", ".join("--" + name.replace("_", "-") for name in changes)
+        options = ", ".join(
+            f"--{'no-' if value is False else ''}{name.replace('_', '-')}" for name, value in changes.items()
+        )
         problem = f"{options}: only with a transformer; {folder} is a {kind} encoder"
         raise InputError(problem, code="transformer-option", kind=kind, path=folder)
 

@@ -130,7 +130,8 @@ class StaticEncoder(nn.Module):
         Raises:
             InputError: a file is missing or does not fit, or the vectors are shorter than `truncate_dim`.
         """
-        refuse_changes(folder, {name: options[name] for name in options.keys() - {"device", "dtype", "known"}}, STATIC)
+        ours = ("device", "dtype", "known")
+        refuse_changes(folder, {name: value for name, value in options.items() if name not in ours}, STATIC)
         try:
             contract = stored_contract(StaticContract, folder)
             known = pl.read_parquet(folder / TERMS, glob=False)

@@ -377,8 +377,8 @@ def other_queries(answered: pl.Series, expected: pl.Series, file: str, run: Path
     """Return the error about a run of other queries than a file with judgments or answers."""
     first = answered[0] if len(answered) else None
     start = "is empty" if first is None else f"starts with query '{first}'"
-    problem = f"{f'{run}: ' if run else ''}the run has no hits for the judged queries: it {start}, and the {file} with"
-    problem += f" '{expected[0]}'; pass the {file} of the same split"
+    problem = f"{f'{run}: ' if run else ''}the run has no hits for the judged queries: it {start}, and the {file} start"
+    problem += f" with '{expected[0]}'; pass the {file} of the same split"
     fields = {"id": first, "expected": expected[0], "count": expected.n_unique()}
     return InputError(problem, code="other-queries", path=run, **fields)
 

@@ -294,7 +294,7 @@ class Engine(ABC):
         """Write documents with vectors, and the schema that they need; advance by the number of written documents."""
 
     def write_queries(self, served: Served, queries: pl.DataFrame, folder: Path, request: Request | None) -> None:
-        """Write `queries.jsonl`: qid, text, terms, and the body of the request of a translation.
+        """Write `queries.jsonl`: qid, text, terms, and the body of the request of a translation if there is one.
 
         Args:
             served: the documents.
@@ -302,11 +302,10 @@ class Engine(ABC):
             folder: folder of the export.
             request: see `Translation`; None for a format of several engines.
         """
-        assert request is not None  # only of formats
         with disk.create_text(folder / "queries.jsonl") as file:
             for query in served.with_terms(queries):
                 named = {name: query[name] for name in ("qid", "text", "terms")}
-                write_line(file, {**named, "request": request(query)})
+                write_line(file, named | ({} if request is None else {"request": request(query)}))
 
     def connect(self, address: str) -> OpenCollection:
         """Connect to a collection that was loaded from an export.

@@ -64,7 +64,7 @@ def _opening(contract: Any, name: str) -> Iterator[str]:
     similarity = "cosine" if contract.normalize else "inner product"
     prefix = contract.query_prefix.replace("{task}", contract.task)
     rows = [
-        ("prefix", json.dumps(prefix), json.dumps(contract.doc_prefix)),
+        ("prefix", _quoted(prefix), _quoted(contract.doc_prefix)),
         ("maximum tokens", str(contract.query_max_len), str(contract.doc_max_len)),
     ]
     yield f"""A dense encoder of queries and documents for hybrid retrieval with BM25. Similarity: {similarity}.
@@ -76,7 +76,7 @@ from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("{name}")
 queries = model.encode_query(["a query"])
-documents = model.encode_document(["a title" + {json.dumps(contract.title_separator)} + "a document", "one without"])
+documents = model.encode_document(["a title" + {_quoted(contract.title_separator)} + "a document", "one without"])
 ```
 
 ```sh
@@ -87,6 +87,10 @@ The prefixes are part of the prompts of the model.
 
 {markdown_table(Table(("", "query", "document"), rows, left=3))}
 """
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _training(manifest: Manifest) -> str:

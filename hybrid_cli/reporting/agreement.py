@@ -211,7 +211,7 @@ def machine_labels(plan: EvaluationPlan, machine: Path) -> Result:
             corrected = CorrectedMean.of(ours, theirs, rest_of_machine) if len(both) >= LEAST_QUERIES else None
             row: dict[str, Any] = {"run": run, "baseline": baseline, "measure": name, "by_people": float(ours.mean())}
             row["by_machine"] = float(np.concatenate([theirs, rest_of_machine]).mean())
-            estimates.append(row | {figure: corrected and getattr(corrected, figure) for figure in _FIGURES})
+            estimates.append(row | {name: corrected and getattr(corrected, name) for name in _FIGURES})
     agreement = Agreement.of(of_both, judged.machine, plan.level)
     counts = {"queries": len(both), "others": len(others)}
     blocks = [_confusion_table("people", "machine", agreement), *_estimate_tables(estimates)]

@@ -114,7 +114,9 @@ def _show_retriever(described: Description) -> None:
     if not (stored := described.get("retriever")):
         return
     paths = [os.path.normpath(Path(described["path"]) / index["path"]) for index in stored["indexes"]]
-    _pairs("indexes", {path: f"weight {weight:g}" for path, weight in zip(paths, stored["weights"], strict=True)})
+    scales = [f", of scores with a deviation of {scale:.4g}" for scale in stored["scales"] or ()] or [""] * len(paths)
+    weights = [f"weight {weight:g}{scale}" for weight, scale in zip(stored["weights"], scales, strict=True)]
+    _pairs("indexes", dict(zip(paths, weights, strict=True)))
     for title, values in (("fusion", stored), ("updates since weights were chosen", stored["changed"] or {})):
         _pairs(title, _scalars(values))
     if stored["calibration"]:
@@ -124,9 +126,14 @@ def _show_retriever(described: Description) -> None:
 
 
 def _scalars(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts and numbers among some values, with names in words."""
-    shown = {name: value for name, value in values.items() if isinstance(value, str | int | float)}
-    return {name.replace("_", " "): _number(value) for name, value in shown.items()}
+    """Return the texts, numbers and intervals among some values, with names in words."""
+    shown = {
+        name: f"{value[0]:.4f} to {value[1]:.4f}"
+        for name, value in values.items()
+        if name.endswith("_interval") and value
+    }
+    shown |= {name: _number(value) for name, value in values.items() if isinstance(value, str | int | float)}
+    return {name.replace("_", " "): text for name, text in shown.items()}
 
 
 def _number(value: Any) -> str:

@@ -338,7 +338,7 @@ def _difference(summary: Summary, best: str, other: str, p: float) -> str:
 
 
 def _sets(findings: Findings, complement: Complement) -> Iterator[str]:
-    cut = next(sets for sets in complement.sets if sets.cutoff == SUMMARY_CUTOFF)
+    cut = next(each for each in complement.sets if each.cutoff == SUMMARY_CUTOFF)
     dense, sparse = complement.dense, complement.sparse
     found = f"{_count_of(cut.dense, cut.queries)} queries, {sparse} for {cut.sparse:,}"
     yield f"{dense} has a relevant document in its top {cut.cutoff} hits for {found}."

@@ -68,7 +68,7 @@ def aggregate(settings: Evaluate) -> Result:
     if "measure" in settings.given:
         values = values.filter(pl.col("measure").is_in(list(settings.measure)))
     systems, measures = (values[name].unique(maintain_order=True).to_list() for name in ("run", "measure"))
-    measures = list(settings.measure) if "measure" in settings.given else measures
+    measures = list(dict.fromkeys(settings.measure)) if "measure" in settings.given else measures
     _check_complete(values, named, systems, measures)
     by_part = values.group_by("measure", "collection", "part", "run", maintain_order=True).agg(_MEAN)
     by_collection = by_part.group_by("measure", "collection", "run", maintain_order=True).agg(_MEAN)

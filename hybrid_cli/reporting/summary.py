@@ -120,7 +120,7 @@ class Summary:
             **self.settings,
             **({"complement": compared.content} if compared.content else {}),
         }
-        return Result(blocks, content, [*self._rows(), *compared.rows])
+        return Result(blocks, content, [*self._rows(), *({**self.settings, **row} for row in compared.rows)])
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row per run, measure and baseline, with all settings."""

@@ -119,7 +119,8 @@ class Result:
         if form == "csv":
             return csv_text(self.rows)
         write, escape = (markdown_table, markdown) if form == "markdown" else (latex_table, latex)
-        return "\n\n".join(escape(block) if isinstance(block, str) else write(block) for block in self.blocks)
+        blocks = [block for block in self.blocks if form == "markdown" or isinstance(block, str) or not block.shared]
+        return "\n\n".join(escape(block) if isinstance(block, str) else write(block) for block in blocks)
 
     def show(self) -> None:
         """Print tables and lines in the terminal."""
@@ -213,12 +214,12 @@ def markdown(text: str) -> str:
 
 
 def latex_table(table: Table) -> str:
-    r"""Return a `tabular` with rules of booktabs, its title and notes; the first column is aligned to the left."""
+    r"""Return a `tabular` with rules of booktabs, its title and notes."""
     rows = [list(map(latex, table.columns)), *([latex(cell) for cell in row] for row in table.rows)]
     for row, column in table.bold:
         rows[row + 1][column] = rf"\textbf{{{rows[row + 1][column]}}}"
     head, *body = (f"{' & '.join(row)} \\\\" for row in rows)
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}"
+    begin = rf"\begin{{tabular}}{{{'l' * table.left}{'r' * (len(table.columns) - table.left)}}}"
     tabular = "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"])
     return "\n\n".join([*([latex(table.title)] if table.title else []), tabular, *map(latex, table.notes)])
 

@@ -33,7 +33,6 @@ class Grouped(Index):
 
     index: Index
     rule: GroupRule
-    hits_at_once = 1 << 20
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -57,6 +56,10 @@ class Grouped(Index):
     def prepare(self, queries: pl.DataFrame) -> Any:
         """See `Index`."""
         return self.index.prepare(queries)
+
+    def some(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
+        """See `Index`."""
+        return self.index.some(queries, _FIRST * k)
 
     def hits(self, prepared: Any, k: int) -> Hits:
         """See `Index`; `passage` is the best passage of each document."""

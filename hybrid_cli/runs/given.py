@@ -141,7 +141,7 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
         raise InputError(f"the queries: two have the id {repeated}", code="duplicate-id", id=repeated)
     if table["text"].null_count():
         qid = table.filter(pl.col("text").is_null())["qid"][0]
-        raise InputError(f"the queries: {qid} has no text", code="no-text")
+        raise InputError(f"the queries: {qid} has no text", code="no-text", id=qid)
     return table
 
 

@@ -22,7 +22,7 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage.layout import PAIR_SIDES
 from hybrid_cli.training import losses
 from hybrid_cli.training.dense import BatchSources, DenseLearner, load_start
-from hybrid_cli.training.loop import HARDER, Job
+from hybrid_cli.training.loop import HARDER_NEGATIVES, Job
 from hybrid_cli.training.teachers import FrozenEncoder, stored_scores
 
 
@@ -80,7 +80,9 @@ def distill_lite(settings: DistillLite) -> Path:
         encoder = Pair(student, teacher) if settings.queries_only else student
         steps = session.steps(len(examples))
         validation = dev_validator(settings, encoder, steps, fixed=settings.queries_only)
-        return Job(learner, learner.batches(partial(examples.batches, settings)), steps, save, validation, HARDER)
+        return Job(
+            learner, learner.batches(partial(examples.batches, settings)), steps, save, validation, HARDER_NEGATIVES
+        )
 
     state = session.train(prepare)
     session.note(state, f"{student.dim} dimensions from {teacher.dim}", example=len(examples))

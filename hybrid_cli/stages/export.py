@@ -36,7 +36,6 @@ from hybrid_cli.storage.layout import DOCIDS, FAISS_INDEX
 
 QUERIES_AT_ONCE = 256
 _OPENED = {  # how another tool opens a format
-    "trec": "trec_eval -m all_trec QRELS RUN",
     **dict.fromkeys(
         ("sentence-transformers", "hub"),
         "from sentence_transformers import SentenceTransformer; "
@@ -45,14 +44,18 @@ _OPENED = {  # how another tool opens a format
     "parquet": "Code for Qdrant: docs/export.md",
     "pyserini": "from pyserini.search.faiss import FaissSearcher; "
     'FaissSearcher("{path}", query_encoder=None).search(VECTORS, k=10)  (Java 21 or later)',
-    "anserini": "python -m pyserini.index.lucene --collection JsonVectorCollection --input FOLDER "
-    "--index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized",
+    "anserini": "in a folder of its own: python -m pyserini.index.lucene --collection JsonVectorCollection "
+    "--input FOLDER --index INDEX --generator DefaultLuceneDocumentGenerator --pretokenized",
 }
 _TWO_TOWERS = (  # in the format sentence-transformers
     "from sentence_transformers import SentenceTransformer; "
     'SentenceTransformer("{path}/query").encode_query(["..."]); '
     'SentenceTransformer("{path}/document").encode_document(["..."])'
 )
+_TREC = {  # how trec_eval reads a run and judgments
+    Kind.RUN: "trec_eval -m all_trec QRELS {path}",
+    Kind.QRELS: "trec_eval -m all_trec {path} RUN",
+}
 FUSION = "fusion.json"  # next to the exported indexes of a retriever
 _FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "shares", "scales", "reranker")
 _MODELS = ("sentence-transformers", "hub")  # formats of an encoder
@@ -95,9 +98,11 @@ def export(settings: Export) -> Path:
     with output.scratch() as scratch:
         count = write(path, scratch, settings)
     output.note(count)
-    two = settings.form == "sentence-transformers" and not (output.path / layout.MODULES).is_file()
-    if hint := _TWO_TOWERS if two else _OPENED.get(settings.form, _OF_ENGINES if settings.form in ENGINES else ""):
-        console.note("  " + hint.format(path=output.path))
+    if kind == Kind.RETRIEVER and settings.form in FORMATS:
+        for name in _exported_indexes(RetrieverFiles.read(path), settings.form):
+            _note_opening(output.path / name, settings.form)
+    else:
+        _note_opening(output.path, settings.form, _TREC.get(kind, ""))
     if kind == Kind.RETRIEVER:
         console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")
     if settings.form in _MODELS and (folder := path / layout.CONTRACT).is_file():
@@ -107,6 +112,15 @@ def export(settings: Export) -> Path:
             note = "encode_query cuts at {} word pieces, encode_document at {}; needs sentence-transformers 6"
             console.note("  " + note.format(*lengths.values()), code="two-lengths", **lengths)
     return output.path
+
+
+def _note_opening(output: Path, form: str, trec: str = "") -> None:
+    """Print how another tool opens an exported artifact."""
+    two = form == "sentence-transformers" and not (output / layout.MODULES).is_file()
+    known = trec if form == "trec" else _OF_ENGINES if form in ENGINES else ""
+    hint = _TWO_TOWERS if two else _OPENED.get(form, known)
+    if hint:
+        console.note("  " + hint.format(path=output))
 
 
 def _formats(path: Path, kind: Kind) -> list[str]:

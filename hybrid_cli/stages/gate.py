@@ -107,7 +107,9 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
         elif test.smallest_drop > result.max_drop > 0:
             needed = math.ceil(result.queries * (test.smallest_drop / result.max_drop) ** 2)
             drop = f"{test.measure} from {figure(test.smallest_drop, 3)} on, more than --max-drop {result.max_drop:g}"
-            problem = f"{result.queries:,} queries detect drops of {drop}; about {needed:,} would detect this one"
+            problem = (
+                f"{result.queries:,} queries detect drops of {drop}; about {needed:,} would detect one of --max-drop"
+            )
             console.warn(problem, code="undetectable-drop", measure=test.measure, drop=test.smallest_drop)
     return replace(result, lost=lost_most(result, stored, measured)) if result.dropped else result
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from hybrid_cli import artifacts, console, runs, storage, words
 from hybrid_cli.artifacts import Manifest
@@ -49,6 +49,7 @@ MEMORY_MEASURES = {  # (LITE, table 2)
 _HEAD_BYTES = 1 << 16
 _LONGEST = 10  # terms shown of a static table
 _VALIDATED = "dev_"  # names of the values of a validation in a learning curve
+_LONG_LISTS = ("trials", "judged")  # of tuned weights
 _MANIFEST_FIELDS = ("stage", "options", "counts", "seconds", "versions", "fingerprint", "format")
 
 Description = dict[str, Any]
@@ -93,7 +94,7 @@ def inspect(settings: Inspect) -> Any:
         except FileNotFoundError as error:
             console.warn(f"{error.filename}: missing; build the damaged index again", code="missing-file")
     if manifest and manifest.kind == Kind.WEIGHTS:
-        tuned = read_tuned(path)
+        tuned = {name: value for name, value in read_tuned(path).items() if name not in _LONG_LISTS}
         return described | {"weights": {**tuned, "runs": dict(zip(tuned["runs"], tuned["weights"], strict=True))}}
     if manifest and manifest.kind == Kind.RETRIEVER:
         return described | {"retriever": asdict(read_retriever(path))}
@@ -116,7 +117,8 @@ def _only_path(settings: Inspect) -> Path:
     """Return the path of a command that takes one."""
     paths = as_names(settings.paths)
     if len(paths) != 1:
-        problem = f"inspect: needs one path, got {len(paths)}; --memory-table takes several runs"
+        several = "" if settings.engine else "; --verify takes several artifacts, and --memory-table several runs"
+        problem = f"inspect: needs one path, got {len(paths)}{several}"
         raise InputError(problem, code="number-of-values", option="paths", value=len(paths))
     return Path(paths[0])
 
@@ -235,12 +237,15 @@ def _static_tables(folder: Path) -> Description:
     storage.check_parts(folder, layout.TERMS, layout.STATIC_TABLES)
     terms = pl.read_parquet(storage.validate_parquet(folder / layout.TERMS), glob=False)["term"]
     description: Description = {}
-    with safe_open(folder / layout.STATIC_TABLES, "np") as tables:
-        for name in tables.keys():  # noqa: SIM118 - not a mapping
-            table = tables.get_tensor(name)
-            lengths = pl.DataFrame({"term": terms, "length": np.linalg.norm(table[: len(terms)], axis=1)})
-            longest = [list(row) for row in lengths.top_k(_LONGEST, by="length").rows()]
-            description[name] = {"shape": list(table.shape), "dtype": str(table.dtype), "longest": longest}
+    try:
+        with safe_open(folder / layout.STATIC_TABLES, "np") as opened_tables:
+            tables = {name: opened_tables.get_tensor(name) for name in opened_tables.keys()}  # noqa: SIM118 - no mapping
+    except SafetensorError as error:
+        raise path_error(folder / layout.STATIC_TABLES, f"damaged ({error}); build the encoder again") from None
+    for name, table in tables.items():
+        lengths = pl.DataFrame({"term": terms, "length": np.linalg.norm(table[: len(terms)], axis=1)})
+        longest = [list(row) for row in lengths.top_k(_LONGEST, by="length").rows()]
+        description[name] = {"shape": list(table.shape), "dtype": str(table.dtype), "longest": longest}
     return description
 
 

@@ -23,7 +23,7 @@ from hybrid_cli.encoders.composite import Combination
 from hybrid_cli.encoders.contract import COMBINATION, kind_of, read_contract
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.session import (
     Session,
@@ -49,7 +49,7 @@ from hybrid_cli.training.dense import (
     load_start,
     relevant,
 )
-from hybrid_cli.training.loop import HARDER, Job
+from hybrid_cli.training.loop import HARDER_NEGATIVES, Job
 from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
 from hybrid_cli.training.teachers import FrozenEncoder, MappedTexts, Scorer, ScorerWeight, Texts, mapped_texts
@@ -251,8 +251,8 @@ def _check_projection(settings: TrainDense, vectors: Bm25Vectors | None) -> None
         return
     trained, wanted = read_object(file), asdict(vectors.projection)
     if trained != wanted:
-        problem = f"{file.parent}: was trained orthogonal to another projection of BM25 ({trained}; now {wanted})"
-        raise InputError(problem, code="other-projection")
+        problem = "was trained orthogonal to another projection of BM25; pass the --index that it was trained with"
+        raise path_error(file.parent, problem, code="other-projection")
 
 
 def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vectors | None, folder: Path) -> None:
@@ -278,4 +278,4 @@ def _remedy(settings: TrainDense) -> str:
     """Return the advice for a training with hardly any loss."""
     dynamic = "" if settings.dynamic_negatives else ", pass --dynamic-negatives 1"
     raised = "--xi" if settings.applies("xi") else "--batch-size"
-    return f"{HARDER}{dynamic}, or raise {raised} or --temperature"
+    return f"{HARDER_NEGATIVES}{dynamic}, or raise {raised} or --temperature"

@@ -17,10 +17,10 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 from hybrid_cli.training import parallel
 from hybrid_cli.training.dense import prepare_start
-from hybrid_cli.training.loop import HARDER, Job, Validator
+from hybrid_cli.training.loop import HARDER_NEGATIVES, Job, Validator
 from hybrid_cli.training.reranking import DevRanking, RerankerLearner
 
-REMEDY = f"{HARDER}, or raise --negatives"
+REMEDY = f"{HARDER_NEGATIVES}, or raise --negatives"
 
 
 @stage(TrainReranker)

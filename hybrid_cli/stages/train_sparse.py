@@ -19,7 +19,7 @@ from hybrid_cli.session import Session, check_teacher, dev_validator, taught, ta
 from hybrid_cli.stages import stage
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import BatchSources, DenseLearner, prepare_start
-from hybrid_cli.training.loop import HARDER, Job
+from hybrid_cli.training.loop import HARDER_NEGATIVES, Job
 from hybrid_cli.training.roc import MatchMasking
 from hybrid_cli.training.sparse import RecallLearner, TermRecall, sparse_objective
 
@@ -81,4 +81,4 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     sources = BatchSources(masking=masking, teacher_scores=teacher_scores)
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
     validation = dev_validator(settings, encoder, steps, whole=False)
-    return Job(learner, learner.batches(partial(sampled.batches, settings)), steps, save, validation, HARDER)
+    return Job(learner, learner.batches(partial(sampled.batches, settings)), steps, save, validation, HARDER_NEGATIVES)

@@ -17,8 +17,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from torch import Tensor
 
 from hybrid_cli import console, draws, storage
 from hybrid_cli.errors import path_error
@@ -198,7 +196,8 @@ class Examples:
     def _draw(self, row: dict[str, Any], negatives: int, rng: np.random.Generator) -> Group:
         pool = row["negatives"] or []
         if not pool and negatives:
-            raise path_error(self.path, f"query {row['qid']} has no negatives; mine again", code="no-negatives")
+            problem = f"query {row['qid']} has no negatives; mine again"
+            raise path_error(self.path, problem, code="no-negatives", id=row["qid"])
         chosen = [pool[i] for i in rng.choice(len(pool), negatives, replace=len(pool) < negatives)]
         documents = [row, *chosen]
         return Group(
@@ -261,13 +260,3 @@ def prefetch(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
                 yield item
         finally:
             worker.shutdown(wait=False, cancel_futures=True)
-
-
-def allowed_mask(groups: list[Group]) -> Tensor:
-    """Return a mask [B, B * G]: False for another positive of the query in the batch (a false in-batch negative)."""
-    columns = [docid for group in groups for docid in group.docids]
-    mask = torch.tensor([[docid not in group.positives for docid in columns] for group in groups])
-    width = len(columns) // len(groups)
-    own = torch.arange(len(groups))
-    mask[own, own * width] = True
-    return mask

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hybrid_cli import plugins
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import option_error
 from hybrid_cli.training.loop import Callback
 from hybrid_cli.training.options import Tracker as TrackerName
 
@@ -53,7 +53,8 @@ def open_callback(name: str) -> Callback:
         InputError: no such class, or one of another form.
     """
     if ":" not in name and name not in CALLBACKS:
-        choices, problem = list(CALLBACKS), "unknown; pass module:Class, FILE.py:Class, or the name of a plugin's"
+        choices = list(CALLBACKS)
+        problem = "unknown; pass module:Class or FILE.py:Class" + "".join(f", or {known}" for known in choices)
         raise option_error("callback", name, problem, code="unknown-choice", choices=choices)
     if ":" not in name:
         return CALLBACKS[name]()
@@ -160,5 +161,5 @@ def open_tracker(name: TrackerName) -> type[Tracker]:
         InputError: its package is not installed.
     """
     if find_spec(TRACKERS[name].package) is None:
-        raise InputError(f"--track {name}: run pip install 'hybrid_cli[{name}]'", code="missing-package", package=name)
+        raise option_error("track", name, f"run pip install 'hybrid_cli[{name}]'", code="missing-package", package=name)
     return TRACKERS[name]

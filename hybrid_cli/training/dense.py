@@ -31,7 +31,7 @@ from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.storage import disk
 from hybrid_cli.training import parallel
-from hybrid_cli.training.batches import Group, allowed_mask, prefetch
+from hybrid_cli.training.batches import Group, prefetch
 from hybrid_cli.training.gradients import Share, backward
 from hybrid_cli.training.losses import LossInputs, Objective, Terms
 from hybrid_cli.training.mining import fold_columns
@@ -513,7 +513,19 @@ def keep_first_layers(backbone: PreTrainedModel, layers: int | None) -> None:
         if isinstance(child, nn.ModuleList) and len(child) == count
     ]
     if len(stacks) != 1:
-        raise option_error("layers", None, "the model has no single stack of layers", code="architecture-unsupported")
+        raise option_error(
+            "layers", None, f"{type(backbone).__name__} has no single stack of layers", code="architecture-unsupported"
+        )
     parent, name, stack = stacks[0]
     setattr(parent, name, stack[:layers])
     backbone.config.num_hidden_layers = layers
+
+
+def allowed_mask(groups: list[Group]) -> Tensor:
+    """Return a mask [B, B * G]: False for another positive of the query in the batch (a false in-batch negative)."""
+    columns = [docid for group in groups for docid in group.docids]
+    mask = torch.tensor([[docid not in group.positives for docid in columns] for group in groups])
+    width = len(columns) // len(groups)
+    own = torch.arange(len(groups))
+    mask[own, own * width] = True
+    return mask

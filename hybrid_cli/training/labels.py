@@ -29,7 +29,6 @@ from hybrid_cli.runs.index import Index
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.options import Imitation, Labeling
-from hybrid_cli.training.teachers import mapped_texts
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
@@ -354,6 +353,8 @@ class LabeledQueries:
         if least > depth:
             reason = f"its lists have at most {depth} hits, fewer than {least}; lower --{' or --'.join(bounds)}"
             raise path_error(labels.folder, reason, code="out-of-range", value=least, limit=depth)
+        from hybrid_cli.training.teachers import mapped_texts  # imports PyTorch, which `label` does not need
+
         self.texts = mapped_texts(work, (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus)))
         self._rows = self.texts.select("docid").with_row_index("row")
         self._kept = [table.select(pl.col("docids").list.len() >= least).to_series() for table in self._labels.tables()]

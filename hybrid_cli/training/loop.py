@@ -40,9 +40,9 @@ from hybrid_cli.training.losses import Terms
 from hybrid_cli.training.options import Optimization
 
 FIRST_STEPS, RECENT_STEPS = 10, 10
-FEW = 0.1
-HARDER = "mine harder negatives (a lower --depth, or --sources run:PATH of a dense run)"
-NAMES = {  # name in the learning curve -> name and format in the progress line
+LITTLE_LOSS = 0.1
+HARDER_NEGATIVES = "mine harder negatives (a lower --depth, or --sources run:PATH of a dense run)"
+SHOWN_VALUES = {  # name in the learning curve -> name and format in the progress line
     "active_share": ("active", ".0%"),
     "mean_margin": ("margin", ".2f"),
     "positive_similarity": ("positives", ".2f"),
@@ -56,14 +56,14 @@ Curve = Sequence[tuple[int, str, float]]
 
 def recent_means(curve: Curve) -> str:
     """Return the means of the last steps in one line: `active 34%, margin 0.97, positives 0.61, negatives 0.31`."""
-    values: dict[str, list[float]] = {name: [] for name in NAMES}
+    values: dict[str, list[float]] = {name: [] for name in SHOWN_VALUES}
     for step, name, value in reversed(curve):
         if step <= curve[-1][0] - RECENT_STEPS:
             break
         if name in values:
             values[name].append(value)
     means = {name: sum(recent) / len(recent) for name, recent in values.items() if recent}
-    return ", ".join(f"{NAMES[name][0]} {mean:{NAMES[name][1]}}" for name, mean in means.items())
+    return ", ".join(f"{SHOWN_VALUES[name][0]} {mean:{SHOWN_VALUES[name][1]}}" for name, mean in means.items())
 
 
 def warn_of_little_loss(curve: Curve, remedy: str = "") -> None:
@@ -74,7 +74,7 @@ def warn_of_little_loss(curve: Curve, remedy: str = "") -> None:
         remedy: advice, in the imperative.
     """
     shares = [value for _, name, value in curve if name == "active_share"]
-    if shares and (mean := sum(shares) / len(shares)) < FEW:
+    if shares and (mean := sum(shares) / len(shares)) < LITTLE_LOSS:
         problem = f"active share {mean:.1%} in the first {len(shares)} steps: hardly any loss is left to learn from"
         facts = {"active_share": mean, "steps": len(shares), "remedy": remedy}
         console.warn(f"{problem}; {remedy}".removesuffix("; "), code="hardly-any-loss", **facts)

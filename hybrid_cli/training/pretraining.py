@@ -346,7 +346,9 @@ class MaskedLanguageModel(nn.Module):
         whole, is_new = load_masked_language_model(folder)
         heads = [module for name, module in whole.named_children() if name != whole.base_model_prefix]
         if len(heads) != 1:
-            raise path_error(folder, "needs a model like BERT or RoBERTa", code="architecture-unsupported")
+            raise path_error(
+                folder, f"{type(whole).__name__} is not built like BERT or RoBERTa", code="architecture-unsupported"
+            )
         if is_new:
             console.note(f"{folder}: starts with a new masked-language-model head", code="new-head", path=folder)
         prepare_start(whole.base_model, start)  # type: ignore[arg-type]

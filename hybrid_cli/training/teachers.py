@@ -62,7 +62,7 @@ class Bm25Scorer:
         try:
             impacts = index.rows(docids)
         except InputError as error:
-            raise InputError(f"{error}; pass the --index of the examples", code="other-index") from None
+            raise InputError(f"{error}; pass the --index of the examples", code="other-index", **error.fields) from None
         self._impacts, self._row_by_docid = impacts, dict(zip(docids.to_list(), range(len(docids)), strict=True))
 
     def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:

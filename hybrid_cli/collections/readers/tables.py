@@ -124,17 +124,17 @@ def open_table(
         header = any(not name.isdecimal() for name in given.values()) or any(map(layout.reveals, first_row))
     names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
     quoting = "in a CSV file" if layout.advice else "and --quoted in a TSV file"
-    _refuse_repeated(path, names)
+    _refuse_repeated(path, names, head[0][0])
     if suffix != ".csv" and quoted is None and any(_in_quotes(field) for _, row in head for field in row):
         text = f"{path}: double quotes around fields are kept; pass --quoted to remove them"
-        console.warn(text, code="quotes-kept", option="quoted")
+        console.warn(text, code="quotes-kept", path=path, option="quoted")
     return OpenTable(path, names, header, lambda _: _named(rows(), names, header, quoting))
 
 
-def _refuse_repeated(path: Path, names: Sequence[str]) -> None:
+def _refuse_repeated(path: Path, names: Sequence[str], header: Location | None = None) -> None:
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         problem = f"two columns are named '{repeated[0]}'; rename one of them{_row_advice(path)}"
-        raise path_error(path, problem, code="repeated-column", column=repeated[0])
+        raise path_error(header or path, problem, code="repeated-column", column=repeated[0])
 
 
 def _in_quotes(field: str) -> bool:

@@ -25,7 +25,6 @@ from hybrid_cli.collections.readers.text_files import (
     text_of,
 )
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
-from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.files import is_parquet, plain_suffix
 from hybrid_cli.inputs.json_rows import check_field, is_json, records
 
@@ -282,8 +281,7 @@ def _dpr(path: Path) -> Iterator[tuple[str, str]]:
 def _examples(path: Path) -> Iterator[tuple[str, str]]:
     for example in examples(path):
         if example.negatives is None:
-            problem = f"{example.location}: no field of negatives, which a training file contains"
-            raise InputError(problem, code="no-negatives", path=path)
+            raise example.location.error("no field of negatives, which a training file contains", code="no-negatives")
         yield from ((example.qid, passage.docid) for passage in example.negatives)
 
 

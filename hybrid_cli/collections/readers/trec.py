@@ -282,8 +282,8 @@ def _topics(path: Path, fields: Sequence[str], encoding: str) -> Iterator[Query]
     elif not is_json(path) and not is_parquet(path) and _COLONS.fullmatch(_first_line(path, encoding)):
         for location, line in lines(path, encoding):
             if not (match := _COLONS.fullmatch(line)):
-                problem = f"{location}: no 'number:query' as in the first line; fix or remove the line"
-                raise InputError(problem, code="topic-without-number", path=path)
+                problem = "no 'number:query' as in the first line; fix or remove the line"
+                raise location.error(problem, code="topic-without-number")
             yield Query("", match["number"], match["text"].strip(), None, location)
     else:
         for location, qid, text, answers in query_rows(path):
@@ -313,7 +313,7 @@ def _topic(block: _Block, fields: Sequence[str]) -> Query:
         names = sorted({piece.fields[0].lower() for piece in pieces if piece not in number and piece.fields})
         listed = ", ".join(names) or "none"
         problem = f"topic {qid} has no field {' or '.join(fields)} (fields: {listed}); pass --topic-fields"
-        raise block.location.error(problem, code="topic-without-field")
+        raise block.location.error(problem, code="topic-without-field", id=qid)
     content.entities.clear()
     text = " ".join(_value(content, own) for own in chosen)
     used = [*number, *(piece for own in chosen for piece in own)]

@@ -17,7 +17,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Journal, Pair, is_journal
 from hybrid_cli.collections.judgments import open_judgments
 from hybrid_cli.commands import Evaluate, Fuse, Judge, Search
-from hybrid_cli.commands.analysis import PERSON
+from hybrid_cli.commands.analysis import PERSON, TWO_RUNS
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.retrieved import Pool, pools
@@ -55,6 +55,7 @@ def judge(settings: Judge) -> Path:
     else:
         named = runs.name_runs(settings.runs)
         belongs_together(named.values(), corpus=corpora[0])
+    settings.check_facts(", ".join(named) or "--adjudicate", compared=TWO_RUNS if len(named) == 2 else "")
     opened = {name: runs.open_run(path) for name, path in named.items()}
     texts = JudgedTexts(queries, corpora)
     by_machine = settings.values()["judge"] != PERSON
@@ -94,8 +95,11 @@ def _retriever(settings: Judge) -> RetrieverFiles | None:
     """
     paths = [name_and_path(str(text))[1] for text in settings.runs]
     found = [folder for path in (settings.collection, *paths) if (folder := retriever_at(path)) is not None]
-    if len(found) > 1 or (found and len(paths) > 1):
-        raise option_error("runs", found[0], "pass one retriever, or runs", code="conflicting-options")
+    if len(found) + len(paths) > (1 if retriever_at(settings.collection) else 2) and found:
+        problem = f"judge {found[0]}: pass one retriever, or a collection and runs"
+        raise InputError(problem, code="conflicting-options", option="runs", path=found[0])
+    if found and settings.adjudicate is not None:
+        raise option_error("adjudicate", None, "not with a retriever", code="conflicting-options")
     if not found and not paths and settings.adjudicate is None:
         problem = f"judge {settings.collection}: needs runs, or a retriever"
         raise InputError(problem, code="missing-option", option="runs", needed_by="judge")

@@ -60,7 +60,7 @@ from hybrid_cli.workflows.encoding import block_encoder
 
 _STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)
 _DOCUMENTS_AT_ONCE = 8192
-_OF_FACTORY = {"factory", "m", "nlist", "pq_bytes"}  # options of earlier versions that are parts of a factory string
+_OF_FACTORY = ("factory", "m", "nlist", "pq_bytes")  # options of earlier versions that are parts of a factory string
 _REPLACED = ("index", "ids", "vectors", "second vectors")  # roles of inputs that another corpus makes obsolete
 
 
@@ -316,8 +316,10 @@ def _recipe(index: DenseIndex, manifest: Manifest) -> Encode:
     """Return the settings that built a dense index, with the index type that `auto` selected."""
     names = [*VectorIndex.declared(), "shard_size", "vector_dtype"]
     options = {name: manifest.options[name] for name in names if name in manifest.options}
-    if options.get("index_type") == "auto" or _OF_FACTORY & manifest.options.keys():
+    if options.get("index_type") == "auto":
         options = {name: options[name] for name in names[-2:] if name in options} | {"index_type": index.info.factory}
+    elif any(manifest.options.get(name) is not None for name in _OF_FACTORY):
+        options |= {"index_type": index.info.factory}
     return Encode(index.folder, output=index.folder, **options)
 
 
