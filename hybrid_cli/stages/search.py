@@ -275,7 +275,7 @@ def _write_tuned(output: Output, settings: Search, source: Path) -> None:
     score, without = float(table.values[rows, np.arange(len(rows))].mean()), float(plain.mean())
     text = f"{settings.measure} {figure(score)} with RM3 by cross-validation, {figure(without)} without, on"
     text = f"{console.counted(query=len(queries), hit=len(run))}; {text} {len(judged):,} judged queries"
-    output.note(text, queries=len(queries), hits=len(run), measure=settings.measure)
+    output.note(text, queries=len(queries), hits=len(run), measure=settings.measure, value=score, without=without)
 
 
 def _qrels(settings: Search) -> Path:
