@@ -1,18 +1,26 @@
-"""The import rule and the sizes that keep the code readable."""
+"""The rules of the repository: imports, sizes, errors, files, and the declarations of commands and their options."""
 
 import ast
+import contextlib
 import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hybrid_cli
+from hybrid_cli.commands import COMMANDS
+from hybrid_cli.settings import Settings
+from hybrid_cli.settings.options import REQUIRED, By
 
 ROOT = Path(hybrid_cli.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -113,6 +121,22 @@ def functions(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+def called(node: ast.AST) -> tuple[str, str]:
+    """Return (`pl`, `read_parquet`) for a call of `pl.read_parquet`, (``, `open`) for one of `open`."""
+    match node:
+        case ast.Call(ast.Name(name)):
+            return "", name
+        case ast.Call(ast.Attribute(owner, name)):
+            return owner.id if isinstance(owner, ast.Name) else "...", name
+    return "", ""
+
+
+def places(wanted: Callable[[Any], bool], *allowed: str) -> list[str]:
+    """Return the places of nodes in the package, but for files whose names begin as one of `allowed`."""
+    files = [file for file in FILES if not named(file).startswith(allowed)]
+    return [f"{named(file)}, line {node.lineno}" for file in files for node in nodes(file) if wanted(node)]
+
+
 def test_imports_point_down() -> None:
     wrong = []
     for file in FILES:
@@ -172,8 +196,6 @@ def code_lines(file: Path) -> int:
 
 def test_the_weight_does_not_grow() -> None:
     """A change that adds a mechanism removes one: lower a limit when the weight has fallen, and never raise it."""
-    from hybrid_cli.commands import COMMANDS
-
     declared = {name for kind in COMMANDS for name, each in kind.declared().items() if not each.positional}
     texts = "".join(file.read_text("utf-8") for room in ("commands", "settings") for file in (ROOT / room).glob("*.py"))
     weight = {
@@ -272,12 +294,7 @@ def test_stages_without_a_model_start_without_heavy_libraries() -> None:
 
 
 def test_no_function_is_over_60_lines() -> None:
-    assert not {
-        f"{named(file)}:{function.name}": _body_lines(function)
-        for file in FILES
-        for function in functions(file)
-        if _body_lines(function) > 60
-    }
+    assert not places(lambda node: isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _body_lines(node) > 60)
 
 
 def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -287,48 +304,29 @@ def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def test_no_function_has_more_than_8_parameters() -> None:
     """A command's options are one settings object."""
-    crowded = {}
-    for file in FILES:
-        for function in functions(file):
-            given = function.args
-            names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            names = [name for name in names if name not in ("self", "cls")]
-            if len(names) > 8:
-                crowded[f"{named(file)}:{function.name}"] = len(names)
-    assert not crowded
+
+    def count(function: Any) -> int:
+        given = function.args
+        names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+        return len({*names} - {"self", "cls"})
+
+    assert not places(lambda node: isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and count(node) > 8)
 
 
 def test_only_the_console_prints() -> None:
-    printing = [
-        f"{named(file)}, line {node.lineno}"
-        for file in FILES
-        for node in nodes(file)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-    ]
-    assert not [place for place in printing if not place.startswith("console,")]
+    assert not places(lambda node: called(node) == ("", "print"), "console")
 
 
 def test_names_of_files_are_no_patterns() -> None:
     """polars takes `index[1]/docids.parquet` for a pattern, which matches the file of `index1`."""
-    patterns = [
-        f"{named(file)}, line {node.lineno}"
-        for file in FILES
-        for node in nodes(file)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        if node.func.attr in ("read_parquet", "scan_parquet") and ast.unparse(node.func.value) == "pl"
-        if not any(keyword.arg == "glob" for keyword in node.keywords)
-    ]
-    assert not patterns
+    reads = [("pl", "read_parquet"), ("pl", "scan_parquet")]
+    assert not places(lambda node: called(node) in reads and "glob" not in {each.arg for each in node.keywords})
 
 
 def test_the_library_never_exits() -> None:
-    assert not [
-        f"{named(file)}, line {node.lineno}"
-        for file in FILES
-        if not named(file).startswith(("cli/", "__main__"))
-        for node in nodes(file)
-        if isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node)
-    ]
+    assert not places(
+        lambda node: isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node), "cli/", "__main__"
+    )
 
 
 def test_every_check_of_settings_includes_that_of_its_base_classes() -> None:
@@ -343,14 +341,8 @@ def test_every_check_of_settings_includes_that_of_its_base_classes() -> None:
 
 
 def test_every_error_has_a_code() -> None:
-    wrong = []
-    for file in FILES:
-        for node in nodes(file):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                makes_error = node.func.id in ("HybridError", "InputError", "DamageError")
-                if makes_error and not any(each.arg == "code" for each in node.keywords):
-                    wrong.append(f"{named(file)}, line {node.lineno}: {node.func.id} without code=")
-    assert not wrong, "\n".join(wrong)
+    errors = [("", name) for name in ("HybridError", "InputError", "DamageError")]
+    assert not places(lambda node: called(node) in errors and "code" not in {each.arg for each in node.keywords})
 
 
 def test_exceptions_are_caught_by_name() -> None:
@@ -359,28 +351,16 @@ def test_exceptions_are_caught_by_name() -> None:
     Exceptions: the tokenizers library raises `Exception` itself; damaged pickles raise every class; a thread passes its
     error on to the thread that waits; a plugin may raise anything when it is imported.
     """
-    allowed = (
-        "cli/__init__,",
-        "encoders/loading,",
-        "encoders/checkpoints/published,",
-        "lexical/build,",
-        "plugins,",
-        "training/loop,",
+    allowed = ("cli/__init__", "encoders/loading", "encoders/checkpoints/published", "lexical/build", "plugins")
+    kinds = (None, "Exception")
+    assert not places(
+        lambda node: isinstance(node, ast.ExceptHandler) and (node.type and ast.unparse(node.type)) in kinds,
+        *(*allowed, "training/loop"),
     )
-    broad = [
-        f"{named(file)}, line {node.lineno}"
-        for file in FILES
-        for node in nodes(file)
-        if isinstance(node, ast.ExceptHandler)
-        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
-    ]
-    assert not [place for place in broad if not place.startswith(allowed)]
 
 
 def test_a_command_has_one_name_everywhere() -> None:
     """`mine-negatives` is `stages/mine_negatives.py`, or a package of that name, with a function of that name."""
-    from hybrid_cli.commands import COMMANDS
-
     for kind in COMMANDS:
         name = kind.command.split()[0].replace("-", "_")
         homes = [file for file in STAGES if stage_of(file) == name and file.stem in (name, "__init__")]
@@ -389,34 +369,18 @@ def test_a_command_has_one_name_everywhere() -> None:
 
 
 def test_every_stage_is_a_command() -> None:
-    from hybrid_cli.commands import COMMANDS
-
     commands = {kind.command.split()[0].replace("-", "_") for kind in COMMANDS}
     assert set(map(stage_of, STAGES)) == commands
 
 
 def test_only_the_disk_module_writes_renames_and_removes_files() -> None:
-    names = {
-        "write_text",
-        "write_bytes",
-        "fsync",
-        "rmtree",
-        "copyfile",
-        "copy2",
-        "unlink",
-        "rmdir",
-        "symlink_to",
-        "hardlink_to",
-    }
-    allowed = {"storage/disk", "artifacts/remote"}  # the latter removes empty folders of its cache
-    users = {
-        f"{named(file)}, line {node.lineno}: {node.func.attr}"
-        for file in FILES
-        for node in nodes(file)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        if node.func.attr in names and named(file) not in allowed and ast.unparse(node.func.value) != "disk"
-    }
-    assert not users
+    """`artifacts/remote` removes empty folders of its cache."""
+    names = "write_text write_bytes fsync rmtree copyfile copy2 unlink rmdir symlink_to hardlink_to".split
+    assert not places(
+        lambda node: called(node)[1] in names() and called(node)[0] not in ("", "disk"),
+        "storage/disk",
+        "artifacts/remote",
+    )
 
 
 def test_input_files_are_opened_in_one_place() -> None:
@@ -426,38 +390,24 @@ def test_input_files_are_opened_in_one_place() -> None:
     allowed |= {"lexical/jvm", "lexical/lucene", "lexical/word_rules", "perturbations/wordnet", "plugins"}
     allowed |= {"reporting/colours", "reporting/page", "server/app", "stages/serve", "stages/doctor"}
     allowed |= {"artifacts/output", "storage/disk", "cli/streams", "stages/judge/machines"}
-    users = {
-        f"{named(file)}, line {node.lineno}: {ast.unparse(node.func)}"
-        for file in FILES
-        for node in nodes(file)
-        if isinstance(node, ast.Call) and _opens(node.func) and named(file) not in allowed
-    }
-    assert not users
+    assert not places(_opens, *allowed)
 
 
 def test_random_generators_are_made_in_one_place() -> None:
-    assert not [
-        f"{named(file)}, line {node.lineno}"
-        for file in FILES
-        for node in nodes(file)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("default_rng") and named(file) != "draws"
-    ]
+    assert not places(lambda node: called(node)[1] == "default_rng", "draws")
 
 
-def _opens(called: ast.expr) -> bool:
-    """Test for `open`, `path.open`, `path.read_text` and `path.read_bytes`; not for `LexicalIndex.open`."""
-    if isinstance(called, ast.Name):
-        return called.id == "open"
-    if not isinstance(called, ast.Attribute) or ast.unparse(called.value)[0].isupper():
-        return False
-    return called.attr in ("open", "read_text", "read_bytes")
+def _opens(node: Any) -> bool:
+    """Test for calls of `open`, `path.open`, `path.read_text` and `path.read_bytes`; not of `LexicalIndex.open`."""
+    owner, name = called(node)
+    if owner == "" or name not in ("open", "read_text", "read_bytes"):
+        return (owner, name) == ("", "open")
+    return not ast.unparse(node.func.value)[0].isupper()
 
 
 def test_no_module_changes_its_own_state() -> None:
     """Two stages run in two threads: what belongs to the running stage is an argument or a context variable."""
-    assert not [
-        f"{named(file)}, line {node.lineno}" for file in FILES for node in nodes(file) if isinstance(node, ast.Global)
-    ]
+    assert not places(lambda node: isinstance(node, ast.Global))
 
 
 def test_threads_have_the_context_of_their_stage() -> None:
@@ -467,14 +417,15 @@ def test_threads_have_the_context_of_their_stage() -> None:
 
 def test_torch_loads_weights_only() -> None:
     """So that a checkpoint cannot execute code."""
-    calls = [
-        (f"{named(file)}, line {node.lineno}", {word.arg: ast.unparse(word.value) for word in node.keywords})
-        for file in FILES
-        for node in nodes(file)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
-    ]
-    assert calls
-    assert not [place for place, words in calls if words.get("weights_only") != "True"]
+
+    def loads(node: Any, safe: bool) -> bool:
+        words = (
+            {each.arg: ast.unparse(each.value) for each in node.keywords} if called(node) == ("torch", "load") else {}
+        )
+        return called(node) == ("torch", "load") and (words.get("weights_only") == "True") == safe
+
+    assert places(lambda node: loads(node, safe=True))
+    assert not places(lambda node: loads(node, safe=False))
 
 
 def _private(name: str) -> bool:
@@ -500,3 +451,177 @@ def test_nothing_outside_a_module_uses_its_privates(folder: str) -> None:
     found = [f"{file.name}:{node.lineno} {name}"  # type: ignore[attr-defined]
              for file in files for node in nodes(file) for name in _privates(node)]  # fmt: skip
     assert not found
+
+
+ROOMS = ("commands", "settings")  # of the declarations and of their mechanism
+DECLARING = [file for file in FILES if file.parent.name in ROOMS and file.name[0] != "_"]
+
+
+READ_BY_NAME = {
+    "train-dense": {"xi"},  # keyword of the losses, see training/losses.py
+    "mine-negatives": {"negatives"},  # read by MineNegatives.plan
+}
+
+
+@cache
+def read_names() -> set[str]:
+    """Return the names of all attributes that the package reads outside of commands/ and settings/."""
+    every = (node for file in FILES if file.parent.name not in ROOMS for node in nodes(file))
+    return {node.attr for node in every if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+
+
+@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.command)
+class TestEveryCommand:
+    def test_has_help_a_panel_and_examples_that_can_be_pasted(self, kind: type[Settings]) -> None:
+        assert kind.panel
+        summary = kind.description().partition("\n\n")[0]
+        assert summary.endswith(".")
+        assert kind.examples
+        assert all(example.startswith(f"hybrid {kind.command}") for example in kind.examples)
+
+    def test_options_have_help_and_usable_defaults(self, kind: type[Settings]) -> None:
+        for name, declared in kind.declared().items():
+            assert declared.help.strip().endswith("."), f"{name}: {declared.help}"
+            assert "  " not in declared.help, name
+            if declared.default is REQUIRED or declared.default is None or isinstance(declared.default, By | dict):
+                continue
+            if declared.minimum is not None and not isinstance(declared.default, tuple):
+                assert declared.default >= declared.minimum, name
+
+    def test_conditions_name_options_or_facts_with_possible_values(self, kind: type[Settings]) -> None:
+        for name, declared in kind.declared().items():
+            for condition in declared.applies:
+                for other, allowed in condition.allowed.items():
+                    known = kind.declared().get(other)
+                    choices = known and (known.allowed() or getattr(kind.types()[other], "__args__", None))
+                    if choices and all(isinstance(choice, str) for choice in choices):
+                        expected = allowed if isinstance(allowed, tuple) else (allowed,)
+                        assert {each for each in expected if isinstance(each, str)} <= set(choices), (name, other)
+
+    def test_only_arguments_are_positional_in_python(self, kind: type[Settings]) -> None:
+        for each in fields(kind):
+            if each.name in kind.declared():
+                assert each.kw_only != kind.declared()[each.name].positional, each.name
+
+    def test_every_field_is_declared_with_the_default_of_the_library(self, kind: type[Settings]) -> None:
+        assert {each.name for each in fields(kind)} == set(kind.declared())
+        for base in (each for each in kind.__mro__ if issubclass(each, Settings)):
+            for library in (each for each in base.__bases__ if is_dataclass(each) and not issubclass(each, Settings)):
+                for each in fields(library):
+                    declared = base.declared()[each.name].default
+                    default = each.default if each.default_factory is MISSING else each.default_factory()
+                    assert default in (declared, getattr(declared, "otherwise", declared)), (base, each.name)
+
+    def test_every_option_is_read_outside_of_its_declaration(self, kind: type[Settings]) -> None:
+        assert set(kind.declared()) <= read_names() | READ_BY_NAME.get(kind.command, set())
+
+    def test_no_two_options_have_one_spelling(self, kind: type[Settings]) -> None:
+        spelled = [part for each in kind.declared().values() for one in each.names for part in one.split("/")]
+        spelled += ["--" + name.replace("_", "-") for name, each in kind.declared().items() if not each.names]
+        assert len(spelled) == len(set(spelled))
+
+
+NEUTRAL = {  # equal by chance: a value of these parameters that changes nothing, or that has another meaning
+    # no scaling; all passages of a batch
+    "training/losses": {"temperature", "teacher_temperature", "weight", "distill_weight", "in_batch"},
+    "training/roc": {"seed"},  # of the projection
+    "collections/readers/text_files": {"encoding"},  # of JSON, TSV and CSV
+    "inputs/files": {"encoding"},
+}
+
+
+def literal_defaults(file: Path) -> Iterator[tuple[str, object]]:
+    """Yield parameters of functions and fields of classes whose default is a literal."""
+    for node in nodes(file):
+        found: list[tuple[str, Any]] = []
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            given, positional = node.args, [*node.args.posonlyargs, *node.args.args]
+            last = zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True)
+            pairs = [*last, *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+            found = [(argument.arg, value) for argument, value in pairs]
+        elif isinstance(node, ast.ClassDef):
+            assigned = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+            found = [(each.target.id, each.value) for each in assigned if isinstance(each.target, ast.Name)]
+        for name, value in found:
+            with contextlib.suppress(ValueError, TypeError):
+                yield name, ast.literal_eval(value)
+
+
+SAME_NAME = {  # options of several commands with one name and another meaning
+    ("depth", "100"),  # hits of an encoder, and hits that a reranker rescores
+    ("form", "'text'"),  # of different results
+    ("measure", "'nDCG@10'"),  # `auto` and `judge` have graded or few judgments
+    ("measure", "'MRR@10'"),  # of one relevant document per query
+    ("temperature", "1.0"),  # no scaling
+}
+
+
+def declarations(file: Path) -> Iterator[tuple[str, str, ast.expr]]:
+    """Yield the options of all classes with a default: name, class, default."""
+    for owner in (node for node in nodes(file) if isinstance(node, ast.ClassDef)):
+        for node in owner.body:
+            match node:
+                case ast.AnnAssign(ast.Name(name), value=ast.Call(ast.Name(function), arguments, keywords)):
+                    defaults = [each.value for each in keywords if each.arg == "default"]
+                    first = function == "argument" or function.endswith("option")
+                    yield from ((name, owner.name, each) for each in (arguments[:1] if first else defaults))
+
+
+def literals(default: ast.expr) -> Iterator[object]:
+    """Yield a default that is written as a literal: of a list with one item the item, of `By` the last default."""
+    match default:
+        case ast.Tuple([item]):
+            yield from literals(item)
+        case ast.Call(ast.Name("By"), [_, _, otherwise]):
+            yield from literals(otherwise)
+        case _:
+            with contextlib.suppress(ValueError, TypeError):
+                yield ast.literal_eval(default)
+
+
+def test_a_default_is_written_once() -> None:
+    """No parameter elsewhere and no second declaration repeats a default; None, False and 0 turn it off."""
+    declared = {(name, repr(each.default)) for kind in COMMANDS for name, each in kind.declared().items()}
+    again = [
+        f"{named(file)}: {name} = {value!r}"
+        for file in FILES
+        if file.parent.name not in ROOMS and file.name not in ("options.py", "cluster.py")
+        for name, value in literal_defaults(file)
+        if value is not None and value is not False
+        if (name, repr(value)) in declared and name not in NEUTRAL.get(named(file), ())
+    ]
+    written = Counter(
+        (name, repr(value))
+        for file in DECLARING
+        for name, _, default in declarations(file)
+        for value in literals(default)
+        if value
+    )
+    again += [f"settings: {name} = {value}" for (name, value), times in written.items() if times > 1]
+    assert set(again) == {f"settings: {name} = {value}" for name, value in SAME_NAME}
+
+
+def test_no_declaration_repeats_the_default_that_it_inherits() -> None:
+    repeated = []
+    for file in DECLARING:
+        module = vars(import_module(f"hybrid_cli.{file.parent.name}.{file.stem}"))
+        for name, owner, default in declarations(file):
+            bases = [each for each in module[owner].__mro__[1:] if issubclass(each, Settings)]
+            before = next((each.declared()[name].default for each in bases if name in each.declared()), None)
+            repeated += [f"{file.name}: {name}" for value in literals(default) if value is not None and value == before]
+    assert not repeated
+
+
+def test_a_help_has_at_most_two_lines() -> None:
+    """Of 80 columns; tables of values are in the docs."""
+    declared = {(kind.command, name): each.help for kind in COMMANDS for name, each in kind.declared().items()}
+    assert declared
+    assert {name: text for name, text in declared.items() if len(text) > 160} == {}
+
+
+def test_pipelines_call_only_hybrid() -> None:
+    for file in (ROOT.parent / "pipelines").glob("*.mk"):
+        text = file.read_text("utf-8")
+        assert not re.search(r"^\t.*(bin/|python3|benchmarks/|docs/|studies/)", text, re.MULTILINE), file.name
+        assert not re.search(r"^\t@?(cp|mv) ", text, re.MULTILINE), file.name  # a run records relative paths
+        assert not re.search(r"\$\((eval|call)\b|^define\b", text, re.MULTILINE), file.name

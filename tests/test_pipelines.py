@@ -240,14 +240,6 @@ def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:
         assert {f" {claim.better}-1=" in curves for claim in CLAIMS if claim.file == name and claim.curve} <= {True}
 
 
-def test_pipelines_call_only_hybrid() -> None:
-    for file in (ROOT / "pipelines").glob("*.mk"):
-        text = file.read_text("utf-8")
-        assert not re.search(r"^\t.*(bin/|python3|benchmarks/|docs/|studies/)", text, re.MULTILINE), file.name
-        assert not re.search(r"^\t@?(cp|mv) ", text, re.MULTILINE), file.name  # a run records relative paths
-        assert not re.search(r"\$\((eval|call)\b|^define\b", text, re.MULTILINE), file.name
-
-
 def test_encoders_are_trained_on_pseudo_queries_and_measured_on_real_ones(tmp_path: Path) -> None:
     lines = planned("no-labels", tmp_path, PSEUDO="title sentence", SEEDS="3")
     calls, folder = outputs(lines), tmp_path / "out" / "no-labels"
