@@ -140,6 +140,13 @@ def hybrid(*arguments: object) -> Done:
     return Done(code, out.getvalue(), err.getvalue(), error, Notices(heard))
 
 
+def ran(*arguments: object) -> Done:
+    """Run a command that must succeed."""
+    done = hybrid(*arguments)
+    assert done.code == 0, done.err
+    return done
+
+
 def refused(*arguments: object, problem: str | Refusal = "", code: int = 2, **fields: object) -> Done:
     """Run a command that must be refused in one line and must not change the folder.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.fs as pa_fs
 import pytest
-from command import hybrid
+from command import hybrid, ran
 from gcp_storage_emulator.server import create_server
 from moto.server import ThreadedMotoServer
 from tiny_collection import write_tiny_source
@@ -57,7 +57,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("local")
     write_tiny_source(folder)
     for command in CHAIN:
-        assert hybrid(*command.format(folder).split()).code == 0
+        ran(*command.format(folder).split())
     return folder
 
 

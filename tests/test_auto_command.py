@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Done, Refusal, hybrid, refusal
+from command import Done, Refusal, hybrid, ran, refusal
 from test_docs import complaint
 from tiny_collection import write_lines, write_tiny_source
 
@@ -70,16 +70,14 @@ def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
     assert len(writing) == 15
     for line in writing:
         assert not complaint(line)
-        again = hybrid(*shlex.split(line)[1:])
-        assert again.code == 0, again.err
+        again = ran(*shlex.split(line)[1:])
         assert again.says("up-to-date"), line
 
 
 def finds(line: str, query: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Return whether the suggested search, which reads queries from standard input, prints hits."""
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{query}\n"))
-    done = hybrid(*shlex.split(line)[1:])
-    assert done.code == 0, done.err
+    done = ran(*shlex.split(line)[1:])
     return " 1. " in done.out
 
 
@@ -107,11 +105,9 @@ def test_without_judgments_the_command_of_judging_is_suggested_and_works(
     line = made[1].err.splitlines()[-1]
     assert not complaint(line)
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
-    done = hybrid(*shlex.split(line)[1:])
-    assert done.code == 0, done.err
+    done = ran(*shlex.split(line)[1:])
     tuned = next(line for line in done.err.splitlines() if " compose " in line)
-    done = hybrid(*shlex.split(tuned[tuned.index("hybrid compose") :])[1:])
-    assert done.code == 0, done.err
+    done = ran(*shlex.split(tuned[tuned.index("hybrid compose") :])[1:])
 
 
 def test_a_second_call_finds_everything_up_to_date(made: tuple[Path, Done], source: Path) -> None:
@@ -215,8 +211,7 @@ def test_text_files_are_searched_by_passages_and_metadata_filters_the_hits(tmp_p
         words = " ".join(f"Page {number} has sentence {line} of ten." for line in range(10))
         write_lines(tmp_path / "docs" / f"page {number}.md", f"# Page {number}", words)
     asked = ("--split-passages", 14, "--pseudo-queries", "sentence")
-    done = hybrid("auto", tmp_path / "docs", *asked, "--output", tmp_path / "out")
-    assert done.code == 0, done.err
+    ran("auto", tmp_path / "docs", *asked, "--output", tmp_path / "out")
     for name in ("collection", "pseudo"):
         documents = collection.scan(tmp_path / "out" / name).collect()
         assert (len(documents), documents["docid"][4]) == (30, "page 0.md#4")
@@ -224,7 +219,7 @@ def test_text_files_are_searched_by_passages_and_metadata_filters_the_hits(tmp_p
     assert found["qid"].is_unique().all(), "a passage is relevant to its own sentence"
     rows = [{"id": f"d{n}", "text": f"Page {n} is about the sea and salt.", "year": 2015 + n} for n in range(8)]
     dated = write_lines(tmp_path / "docs.jsonl", *rows)
-    assert hybrid("auto", dated, "--metadata", "year", "--output", tmp_path / "dated").code == 0
+    ran("auto", dated, "--metadata", "year", "--output", tmp_path / "dated")
     asking = ["--query", "salt of the sea", "--filter", "year >= 2020", "--format", "json"]
     hits = json.loads(hybrid("search", "--index", tmp_path / "dated", *asking).out)["hits"]
     assert {hit["docid"] for hit in hits} == {"d5", "d6", "d7"}
@@ -237,8 +232,7 @@ def test_documents_that_lose_half_of_their_tokens_are_divided(tmp_path: Path, mo
     for name, words, code in (("short", 20, "whole-documents"), ("long", 600, "passages-chosen")):
         documents = write_lines(tmp_path / f"{name}.jsonl", *rows(words))
         for _ in range(2):  # the second call repeats the choice
-            done = hybrid("auto", documents, "--output", tmp_path / name)
-            assert done.code == 0, done.err
+            done = ran("auto", documents, "--output", tmp_path / name)
         docids = collection.scan(tmp_path / name / "collection").collect()["docid"].to_list()
         assert len(docids) == (3 if code == "whole-documents" else 15)
         assert done.says("up-to-date")

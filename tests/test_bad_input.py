@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import polars as pl
 import pytest
-from command import Refusal, hybrid, raises, refusal, refused
+from command import Refusal, hybrid, raises, ran, refusal, refused
 from processes import run
 from tiny_collection import corpus_of, write_lines
 
@@ -149,7 +149,7 @@ def test_queries_without_words_have_no_hits_and_other_queries_are_answered(here:
 
     collection(change)
     command = ["search", "changed", "--split", "test", "--index", "bm25", "--output", "run.parquet", *options]
-    assert hybrid(*command).code == 0
+    ran(*command)
     assert set(pl.read_parquet("run.parquet")["qid"]) == {"002"}
     done = hybrid("evaluate", "--qrels", "changed/qrels.test.parquet", "run.parquet", "-m", "R@10", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(done.out))
@@ -171,7 +171,7 @@ def test_texts_without_words_have_no_hits_and_are_no_examples(here: Path) -> Non
     shutil.rmtree("changed")
     change_corpus(emptied(pl.lit(True)))
     refused(*words, "--overwrite", problem="other-corpus", path="changed")
-    assert hybrid("index-bm25", "changed", "--output", "empty", "--threads", 1).code == 0
+    ran("index-bm25", "changed", "--output", "empty", "--threads", 1)
     done = hybrid("search", "collection", "--split", "test", "--index", "empty", "--output", "none.parquet")
     assert (done.code, pl.read_parquet("none.parquet").height) == (0, 0)
     assert done.says("written", path="none.parquet", queries=6, without_hits=6)
@@ -179,7 +179,7 @@ def test_texts_without_words_have_no_hits_and_are_no_examples(here: Path) -> Non
 
 def test_a_dense_index_answers_a_query_without_words(here: Path) -> None:
     Path("queries.tsv").write_text("1\t\n2\t?!\n")
-    assert hybrid("search", "--queries", "queries.tsv", "--index", "dense", "--output", "run.parquet").code == 0
+    ran("search", "--queries", "queries.tsv", "--index", "dense", "--output", "run.parquet")
     run = pl.read_parquet("run.parquet")
     assert run["qid"].value_counts(sort=True).rows() == [("1", 12), ("2", 12)]
     assert run["score"].is_finite().all()
@@ -353,7 +353,7 @@ def test_a_file_whose_name_is_not_utf8_is_read(here: Path) -> None:
     Path("documents").mkdir()
     with open(b"documents/\xff.jsonl", "w") as file:
         file.write('{"id": "1", "text": "salt"}\n')
-    assert hybrid("prepare", "trec", "documents", "--output", "out").code == 0
+    ran("prepare", "trec", "documents", "--output", "out")
     assert pl.read_parquet("out/corpus.parquet")["docid"].to_list() == ["1"]
 
 
@@ -371,7 +371,7 @@ def test_lone_surrogates_become_replacement_characters(here: Path) -> None:
     write("beir/corpus.jsonl", '{"_id": "1", "text": "a \\ud800"}\n')
     write("beir/queries.jsonl", '{"_id": "q", "text": "\\udfff", "metadata": {"answers": ["\\ud800", "b"]}}\n')
     write("beir/qrels/test.tsv", "query-id\tcorpus-id\tscore\nq\t1\t1\n")
-    assert hybrid("prepare", "beir", "beir", "--output", "out").code == 0
+    ran("prepare", "beir", "beir", "--output", "out")
     (query,) = pl.read_parquet("out/queries.test.parquet").to_dicts()
     assert query == {"qid": "q", "text": "\ufffd", "answers": ["\ufffd", "b"]}
 
@@ -513,8 +513,7 @@ def test_a_link_that_leaves_the_folder_is_left_out_with_a_count() -> None:
     write_lines(Path("docs/a.txt"), "a document")
     Path("docs/b.txt").symlink_to(Path("secret.txt").absolute())
     Path("docs/c").symlink_to(Path("/etc"))
-    done = hybrid("prepare", "files", "docs", "--output", "out")
-    assert done.code == 0, done.err
+    done = ran("prepare", "files", "docs", "--output", "out")
     assert done.says("text-files", count=1, links={"symbolic links that leave the folder": 2})
     assert [row[2] for row in corpus_of(Path("out"))] == ["a document"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises, refused
+from command import Notices, hybrid, raises, ran, refused
 from sklearn.metrics import roc_auc_score
 
 from hybrid_cli import open_index, open_retriever, runs
@@ -164,8 +164,7 @@ def test_a_retriever_stores_what_it_learned(docs: Path) -> None:
     assert stored is not None
     assert stored["error"] < 0.06
     assert stored["queries"] == pl.read_parquet(docs / "rich/qrels.dev.parquet")["qid"].n_unique()
-    shown = hybrid("inspect", docs / "calibrated")
-    assert shown.code == 0
+    shown = ran("inspect", docs / "calibrated")
     assert figure(stored["error"]) in shown.out
     untuned = compose(sides(docs), output=docs / "plain")
     assert read_retriever(untuned).calibration is None
@@ -212,7 +211,7 @@ def test_a_query_without_an_answer_has_no_hits(docs: Path) -> None:
     words = ["search", "--index", docs / "calibrated", "--query", "zebra soup"]
     unsure = hybrid(*words, "--min-probability", "1", "--format", "json")
     assert json.loads(unsure.out) == {"query": "zebra soup", "answerable": False, "hits": []}
-    assert hybrid(*words, "--min-probability", "1").code == 0
+    ran(*words, "--min-probability", "1")
     sure = json.loads(hybrid(*words, "--min-probability", "0", "--format", "json").out)
     assert sure["answerable"] is True
     assert all(0 < hit["probability"] < 1 for hit in sure["hits"])
@@ -344,8 +343,7 @@ def test_figures_by_hand(here: Path) -> None:
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "latex"])
 def test_every_format_has_the_figures(here: Path, form: str) -> None:
     words = ["evaluate", "--qrels", "qrels.tsv", "whole.trec", "cut.trec", "--study", "answerable", "--format", form]
-    done = hybrid(*words, "--queries", "queries.tsv")
-    assert done.code == 0, done.err
+    done = ran(*words, "--queries", "queries.tsv")
     if form == "json":
         content = json.loads(done.out)
         assert (content["answerable"], content["unanswerable"]) == (4, 4)
@@ -363,7 +361,7 @@ def test_all_queries_with_an_answer_have_risks_but_no_false_hits(here: Path) -> 
     (run,) = (SimpleNamespace(**run) for run in found.content["runs"])
     assert (run.area_under_roc, run.false_hits, run.false_hits_at_kept) == (None, None, None)
     assert run.risks["100"] == pytest.approx(1 / 3)
-    assert hybrid("evaluate", "--qrels", "few.tsv", "few.trec", "--study", "answerable").code == 0
+    ran("evaluate", "--qrels", "few.tsv", "few.trec", "--study", "answerable")
 
 
 def test_judgments_without_an_answer_and_other_studies_are_refused(here: Path) -> None:
@@ -400,6 +398,6 @@ def test_runs_of_a_calibrated_retriever_have_probabilities_that_other_commands_i
     assert pl.read_parquet(fused).columns == ["qid", "docid", "rank", "score"]
     export(run, form="trec", output=Path("run.trec"))
     for words in (["inspect", "--verify", run], ["inspect", run], ["evaluate", data, "--split", "test", run, fused]):
-        assert hybrid(*words).code == 0
+        ran(*words)
     searched = hybrid("evaluate", data, "--split", "test", retriever, "--study", "answerable", "--format", "json")
     assert json.loads(searched.out)["runs"][0]["confidence"] == "probability"

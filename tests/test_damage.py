@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from command import Done, hybrid, refusal
+from command import Done, hybrid, ran, refusal
 from small_artifacts import HITS, open_output, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
@@ -92,7 +92,7 @@ def test_every_flipped_bit_of_weights_is_found(tmp_path: Path) -> None:
 
 @pytest.fixture
 def index(tiny: Path, tmp_path: Path) -> Path:
-    assert hybrid("index-bm25", tiny, "--output", tmp_path / "bm25", "--threads", 1).code == 0
+    ran("index-bm25", tiny, "--output", tmp_path / "bm25", "--threads", 1)
     return tmp_path / "bm25"
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_index_gets_no_other_parameters(index: Path, tiny: Path) -> No
         one_line_of_damage(hybrid(*command), index)
         flip(index / "impacts" / name, 8 * 130)
     integrity.checked.clear()
-    assert hybrid(*command).code == 0
+    ran(*command)
 
 
 @pytest.mark.parametrize("name", ["corpus.parquet", "queries.test.parquet", "qrels.test.parquet"])
@@ -173,8 +173,7 @@ def damaged(path: Path) -> list[str]:
 
 
 def test_an_intact_artifact_and_its_inputs(chain: Path) -> None:
-    done = hybrid("inspect", "--verify", chain)
-    assert done.code == 0
+    done = ran("inspect", "--verify", chain)
     assert all(len(line) <= 80 for line in done.out.splitlines())
     assert states(chain) == {"second.parquet": INTACT, "first.parquet": INTACT}
     assert inputs(chain) == {"first.parquet": UNCHANGED, "topics.tsv": UNCHANGED}
@@ -187,7 +186,7 @@ def test_changed_and_missing_inputs_are_no_damage(chain: Path) -> None:
     assert inputs(chain) == {"first.parquet": CHANGED}
     Path("first.parquet").unlink()
     assert inputs(chain) == {"first.parquet": MISSING}
-    assert hybrid("inspect", "--verify", chain).code == 0
+    ran("inspect", "--verify", chain)
 
 
 def test_a_damaged_input_is_damage(chain: Path) -> None:
@@ -237,7 +236,7 @@ def test_every_form_is_checked(tmp_path: Path) -> None:
         (warning,) = damaged(tmp_path / name.split("/")[0])
         assert str(tmp_path / name) in warning
         flip(tmp_path / name, bit)
-    assert hybrid("inspect", "--verify", tmp_path).code == 0
+    ran("inspect", "--verify", tmp_path)
 
 
 def test_artifacts_without_checksums_are_not_called_damaged(tmp_path: Path) -> None:
@@ -253,7 +252,7 @@ def test_artifacts_without_checksums_are_not_called_damaged(tmp_path: Path) -> N
     (folder / MANIFEST).write_text(json.dumps({**without(manifest, "checksum"), "checksums": None}))
     (folder / "vectors.bin").write_text("changed")
     assert states(run, folder) == {str(run): UNCHECKED, str(folder): UNCHECKED}
-    assert hybrid("inspect", "--verify", run, folder).code == 0
+    ran("inspect", "--verify", run, folder)
 
 
 def without(fields: dict[str, Any], name: str) -> dict[str, Any]:

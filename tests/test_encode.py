@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import Notices, hybrid, raises
+from command import Notices, hybrid, raises, ran
 from processes import HYBRID, Started
 from safetensors.torch import load_file, save_file
 from test_resumed import files as contents
@@ -107,8 +107,7 @@ def test_a_killed_run_resumes_on_two_devices_with_the_bytes_of_one(tmp_path: Pat
     finished = {path: path.stat().st_mtime_ns for path in shards.glob("part-*.parquet")}
     assert 2 <= len(finished) < 20
     assert not output.exists()
-    done = hybrid(*command, "--threads", 1, "--devices", "cpu,cpu")
-    assert done.code == 0
+    done = ran(*command, "--threads", 1, "--devices", "cpu,cpu")
     assert f" {1000 - 50 * len(finished):,} " in done.err, "the rate is that of this call"
     for path, written in finished.items():
         assert (output / "vectors" / path.name).stat().st_mtime_ns == written
@@ -246,8 +245,7 @@ def test_a_new_index_type_is_two_lines(
     monkeypatch.setitem(options.INDEX_TYPES, "toy", "6 bits per value")  # place 1
     monkeypatch.setitem(faiss.FACTORIES, "toy", lambda dim, count: "SQ6")  # place 2
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
-    done = hybrid("encode", flat, "--index-type", "toy", "--recall-check", "--output", tmp_path / "toy")
-    assert done.code == 0, done.err
+    ran("encode", flat, "--index-type", "toy", "--recall-check", "--output", tmp_path / "toy")
     info, manifest = read_info(tmp_path / "toy"), artifacts.read_manifest(tmp_path / "toy")
     assert (info.factory, manifest.options["index_type"]) == ("SQ6", "toy")
     assert info.recall["recall@10"] > 0.9

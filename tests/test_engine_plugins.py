@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import hybrid, raises, ran
 from test_exported_fusions import LISTS, QUERY, candidates, fusion_of, scores_of
 
 from hybrid_cli import plugins
@@ -59,8 +59,7 @@ def test_a_plugin_writes_documents_requests_and_the_loss(made: Path, tmp_path: P
     plugin, output = ("--plugin", FILES / f"{name}.py"), tmp_path / "out"
     words = ("export", made / "retriever", "--format", name, "--collection", made / "data", "--split", "test")
     assert hybrid(*words, "--output", output).is_problem("removed", words=f"export --format {name}")
-    done = hybrid(*words, *plugin, "--output", output)
-    assert done.code == 0, done.err
+    done = ran(*words, *plugin, "--output", output)
     loss = json.loads((output / "fusion.json").read_text())["engine"]["loss"]
     assert done.says("engine-loss", measure="nDCG@10", overlap=loss["overlap"])
     queries = [json.loads(line) for line in (output / "queries.jsonl").read_text("utf-8").splitlines()]

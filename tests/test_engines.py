@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Done, hybrid, raises, refused
+from command import Done, hybrid, raises, ran, refused
 
 from hybrid_cli import runs
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
@@ -51,11 +51,11 @@ def home(request: pytest.FixtureRequest, tiny: Path, tiny_bert: Path, tmp_path_f
 
 def loaded(retriever: Path, home: Path, folder: Path) -> str:
     export(retriever, form="qdrant", collection=home / "collection", split="test", output=folder / "files")
-    ran(folder / "files/load.py", folder / "points")
+    run_script(folder / "files/load.py", folder / "points")
     return f"qdrant:{folder / 'points'}"
 
 
-def ran(script: Path, *words: object) -> None:
+def run_script(script: Path, *words: object) -> None:
     before, sys.argv = sys.argv, [str(script), *map(str, words)]
     try:
         runpy.run_path(str(script))
@@ -65,8 +65,7 @@ def ran(script: Path, *words: object) -> None:
 
 def compared(retriever: Path, address: str, home: Path) -> dict[str, Any]:
     words = ["--collection", home / "collection", "--split", "test", "--format", "json"]
-    done = hybrid("inspect", "--verify", retriever, "--engine", address, *words)
-    assert done.code == 0, done.err
+    done = ran("inspect", "--verify", retriever, "--engine", address, *words)
     answer: dict[str, Any] = json.loads(done.out)
     return answer
 
@@ -100,7 +99,7 @@ def test_the_engine_computes_the_formula_by_which_the_loss_is_measured(
     assert agreement["differences"]
     assert agreement["overlap"] > 0.5
     capsys.readouterr()
-    ran(tmp_path / "files/ask.py", tmp_path / "points")
+    run_script(tmp_path / "files/ask.py", tmp_path / "points")
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     asked = pl.DataFrame(lines, ["qid", "docid", "rank", "score"], orient="row").cast({"score": pl.Float64})
     files = RetrieverFiles.read(retriever)

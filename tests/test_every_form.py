@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import hybrid
+from command import hybrid, ran
 
 from hybrid_cli import runs
 from hybrid_cli.collections import collection
@@ -94,8 +94,7 @@ def written(folder: Path, kind: str, form: str, names: dict[str, str], compressi
 
 def rows_of(kind: str, path: Path, folder: Path) -> Rows:
     if kind == "documents":
-        done = hybrid("prepare", "files", path, "--output", folder / "made", "--overwrite")
-        assert done.code == 0, done.err
+        ran("prepare", "files", path, "--output", folder / "made", "--overwrite")
         return pl.read_parquet(folder / "made" / "corpus.parquet").select("docid", "title", "text").to_dicts()
     if kind == "run":
         return runs.read_run(path).to_dicts()

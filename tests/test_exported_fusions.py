@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import hybrid, raises, ran
 
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
@@ -283,8 +283,7 @@ def test_indexes_may_have_their_documents_in_different_orders(made: Path, tmp_pa
 @pytest.mark.parametrize("engine", TRANSLATED)
 def test_the_loss_is_printed_and_stored(made: Path, engine: str, tmp_path: Path) -> None:
     words = ["export", made / "minmax", "--format", engine, "--collection", made / "tiny", "--split", "test"]
-    done = hybrid(*words, "--output", tmp_path / "out")
-    assert done.code == 0, done.err
+    done = ran(*words, "--output", tmp_path / "out")
     stored = json.loads((tmp_path / "out" / "fusion.json").read_text())
     assert (stored["method"], stored["depth"]) == ("minmax", 5)
     assert (stored["engine"]["name"], stored["engine"]["ran"]) == (engine, False)
@@ -310,8 +309,7 @@ def test_without_judgments_the_loss_is_not_measured(made: Path, tmp_path: Path) 
     (tmp_path / "asked").mkdir()
     for name in ("corpus.parquet", "queries.test.parquet"):
         (tmp_path / "asked" / name).write_bytes((made / "tiny" / name).read_bytes())
-    done = hybrid(*words, "--output", tmp_path / "out")
-    assert done.code == 0, done.err
+    done = ran(*words, "--output", tmp_path / "out")
     assert not done.says("engine-loss")
     assert json.loads((tmp_path / "out" / "fusion.json").read_text())["engine"]["loss"] is None
     assert "--split" in (tmp_path / "out" / "README.md").read_text()
@@ -334,8 +332,7 @@ def test_passages_are_collapsed_to_documents(tmp_path: Path, tiny: Path, tiny_be
     for method in ("minmax", "weighted-sum"):
         compose(both, method=method, weights="0.5,0.5", group=MAX, depth=5, output=tmp_path / method)
         words = ["export", tmp_path / method, "--format", "opensearch", "--collection", folder, "--split", "test"]
-        done = hybrid(*words, "--output", tmp_path / f"out-{method}")
-        assert done.code == 0, done.err
+        ran(*words, "--output", tmp_path / f"out-{method}")
         assert json.loads((tmp_path / f"out-{method}" / "query.json").read_text())["collapse"] == {"field": "document"}
         stored = json.loads((tmp_path / f"out-{method}" / "fusion.json").read_text())
         assert stored["engine"]["loss"]["overlap"] > 0.5

@@ -8,7 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from command import Refusal, hybrid, listing, raises, refusal, refused
+from command import Refusal, listing, raises, ran, refusal, refused
 
 from hybrid_cli import runs
 from hybrid_cli.artifacts.opening import open_dense
@@ -124,7 +124,7 @@ def test_the_ids_of_a_faiss_index_are_ids_of_documents(tiny: Path, tmp_path: Pat
     with raises("ids-twice"):
         encode(tiny, from_vectors=tmp_path / "v.faiss", ids=tmp_path / "ids", output=tmp_path / "index")
     (tmp_path / "docs.tsv").write_text("".join(f"{100 + n}\tword\n" for n in range(len(docids))))
-    assert hybrid("prepare", "files", tmp_path / "docs.tsv", "--output", tmp_path / "numbered").code == 0
+    ran("prepare", "files", tmp_path / "docs.tsv", "--output", tmp_path / "numbered")
     index = encode(tmp_path / "numbered", from_vectors=tmp_path / "v.faiss", output=tmp_path / "index")
     np.testing.assert_array_equal(open_dense(index).vectors_of(np.arange(len(docids))), vectors[::-1])
 

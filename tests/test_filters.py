@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, raises, refused
+from command import hybrid, raises, ran, refused
 
 from hybrid_cli import fuse, open_index, open_retriever
 from hybrid_cli.artifacts import read_manifest
@@ -370,8 +370,8 @@ def test_the_command_filters_its_hits(library: Library, tmp_path: Path, monkeypa
     retriever, query = library.folder / "retriever", ["--query", "virus vaccine", "--format", "json"]
     done = hybrid("search", "--index", retriever, *query, "--filter", "year = 2020 AND open")
     assert {hit["docid"] for hit in json.loads(done.out)["hits"]} == library.allowed("year = 2020 AND open")
-    assert hybrid("search", "--index", retriever, *query, "--filter", "year < 0").code == 0
-    assert hybrid("search", "--index", retriever, "--query", "virus", "--filter", "year < 0").code == 0
+    ran("search", "--index", retriever, *query, "--filter", "year < 0")
+    ran("search", "--index", retriever, "--query", "virus", "--filter", "year < 0")
     monkeypatch.setattr("sys.stdin", io.StringIO("virus vaccine\nmask\n"))
     asked = hybrid("search", "--index", retriever, "--interactive", "--filter", "year = 2020 AND open", "-k", ROWS)
     found = re.findall(r"\b(d\d+)  \[", asked.out)

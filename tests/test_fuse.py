@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from command import Done, Notices, hybrid, raises, refusal
+from command import Done, Notices, hybrid, raises, ran, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, run_table, write_run
@@ -217,8 +217,7 @@ def test_a_published_grid(made: Path, tiny: Path, tmp_path: Path, grid: Any, wei
 
 def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    done = hybrid("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
-    assert done.code == 0, done.err
+    done = ran("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
     return json.loads(Path("w.json").read_text()), done
 
 
@@ -378,13 +377,13 @@ def test_documents_are_split_searched_as_passages_and_measured_as_documents(tiny
     source = [tmp_path / "docs.jsonl", "--topics", f"test={tmp_path / 'topics.test.tsv'}"]
     judged = ["--qrels", f"test={tmp_path / 'qrels.test.txt'}"]
     words = ["prepare", "trec", *source, *judged, "--split-passages", 12, "--passage-stride", 6]
-    assert hybrid(*words, "--output", tmp_path / "passages").code == 0
-    assert hybrid("index-bm25", tmp_path / "passages", "--threads", 1, "--output", tmp_path / "bm25").code == 0
+    ran(*words, "--output", tmp_path / "passages")
+    ran("index-bm25", tmp_path / "passages", "--threads", 1, "--output", tmp_path / "bm25")
     search = ["search", tmp_path / "passages", "--split", "test", "--index", tmp_path / "bm25", "--threads", 1]
-    assert hybrid(*search, "--group", "none", "--output", tmp_path / "passages.parquet").code == 0
+    ran(*search, "--group", "none", "--output", tmp_path / "passages.parquet")
     output = tmp_path / "documents.parquet"
-    assert hybrid("concat-runs", tmp_path / "passages.parquet", "--group", "max", "--output", output).code == 0
-    assert hybrid(*search, "--output", tmp_path / "grouped.parquet").code == 0
+    ran("concat-runs", tmp_path / "passages.parquet", "--group", "max", "--output", output)
+    ran(*search, "--output", tmp_path / "grouped.parquet")
     assert runs.read_run(tmp_path / "grouped.parquet").equals(runs.read_run(output))
     done = hybrid("evaluate", tiny, "--split", "test", output, "--measure", "MRR@10", "--format", "json")
     assert (done.code, '"MRR@10"' in done.out) == (0, True)

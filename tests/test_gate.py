@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, refused
+from command import Notices, hybrid, ran, refused
 from scipy import stats
 from small_artifacts import write_run
 
@@ -50,8 +50,7 @@ def stored(workdir: Path) -> Path:
     """A baseline of MRR@10 = 1 for 40 queries, in the working folder with its judgments."""
     run_of(workdir / "before.parquet", ranks())
     qrels_of(workdir / "qrels.tsv", QUERIES)
-    done = hybrid("gate", "before.parquet", *MRR, "--write")
-    assert done.code == 0, done.err
+    ran("gate", "before.parquet", *MRR, "--write")
     return workdir / "quality.json"
 
 
@@ -122,7 +121,7 @@ def test_p_values_of_several_measures_are_those_of_holm(stored: Path) -> None:
     expected = [2 * 2.0**-6, 3 * 2.0**-7, 0.5]
     np.testing.assert_allclose(drop_p_values(np.ones((40, 3)), now), expected, atol=0.012)
     measures = "MRR@10,Success@5,nDCG@10"
-    assert hybrid("gate", "before.parquet", *BASELINE, "--measure", measures, "--write").code == 0
+    ran("gate", "before.parquet", *BASELINE, "--measure", measures, "--write")
     run_of(Path("now.parquet"), ranks(lost=5, to=10))
     result = gated(Path("now.parquet"), max_drop=0.0)
     assert ",".join(test.measure for test in result.tests) == measures
@@ -149,7 +148,7 @@ def test_other_queries_or_judgments_have_exit_code_3(stored: Path) -> None:
     assert json.loads(done.err.splitlines()[-1])["differences"] == {"queries with other judgments": ["q03"]}
     texts = Path("queries.tsv")
     texts.write_text("".join(f"{qid}\ttext of {qid}\n" for qid in QUERIES))
-    assert hybrid("gate", "before.parquet", *BASELINE, "--queries", texts, "--write").code == 0
+    ran("gate", "before.parquet", *BASELINE, "--queries", texts, "--write")
     assert hybrid("gate", "before.parquet", *BASELINE).code == 0, "texts that are unknown are not compared"
     texts.write_text(texts.read_text().replace("of q05", "about q05"))
     done = hybrid("gate", "before.parquet", *BASELINE, "--queries", texts)
@@ -175,7 +174,7 @@ def test_the_baseline_has_one_line_per_query_and_is_never_cut(stored: Path, monk
     assert (content["format"], content["measures"]) == (1, ["MRR@10"])
     assert content["queries"]["q00"]["values"] == [1.0]
     assert (len(content["queries"]["q00"]["hits"]), content["queries"]["q00"]["hits"][:2]) == (10, ["q00-good", "d2"])
-    assert hybrid("gate", "before.parquet", *MRR, "--write").code == 0
+    ran("gate", "before.parquet", *MRR, "--write")
     assert stored.read_bytes() == before
 
     def full(path: Path, text: str) -> None:
@@ -198,7 +197,7 @@ def test_renewing_says_how_the_means_change_and_keeps_the_deviation(stored: Path
     (test,) = gated(Path("now.parquet")).tests
     assert test.deviation.origin == "earlier differences"
     assert test.deviation.value == pytest.approx(deviation)
-    assert hybrid("gate", "now.parquet", *BASELINE, "--write").code == 0
+    ran("gate", "now.parquet", *BASELINE, "--write")
     assert Baseline.read(stored).deviations == {"MRR@10": pytest.approx(deviation)}
 
 
@@ -261,7 +260,7 @@ def test_false_alarms_without_a_true_change_are_rare(real: Path, monkeypatch: py
     baselines = []
     for run in ("first", "second"):
         call = ("gate", f"{run}.parquet", "data/mine", "--split", "test", "--baseline", f"{run}.json")
-        assert hybrid(*call, "--write", "--measure", ",".join(measures)).code == 0
+        ran(*call, "--write", "--measure", ",".join(measures))
         baselines.append(Baseline.read(Path(f"{run}.json")))
     first, second = baselines
     rng = np.random.default_rng(7)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from command import hybrid, refused
+from command import hybrid, ran, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts
@@ -27,7 +27,7 @@ def encoder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     start = tiny_bert
     for name, loss in (("first", "margin"), ("encoder", "nll")):
         words = ("--model", start, "--loss", loss, "--epochs", "1", *common, "--output", folder / name)
-        assert hybrid("train-dense", folder / "train.parquet", *words).code == 0
+        ran("train-dense", folder / "train.parquet", *words)
         start = folder / name
     return start
 
@@ -37,11 +37,10 @@ def test_the_folder_has_a_card_and_opens_in_both_libraries(encoder: Path, tmp_pa
     (tmp_path / "qrels.tsv").write_text(QRELS)
     measured = tmp_path / "measured.parquet"
     words = ("evaluate", tmp_path / "run.trec", "--qrels", tmp_path / "qrels.tsv", "--measure", "MRR@10")
-    done = hybrid(*words, "--output", measured, "--format", "json")
-    assert done.code == 0, done.err
+    done = ran(*words, "--output", measured, "--format", "json")
     model = tmp_path / "my-model"
     export = ("export", encoder, "--format", "hub", "--license", "mit", "--measurements", measured, "--output", model)
-    assert hybrid(*export).code == 0
+    ran(*export)
     _, front, card = (model / "README.md").read_text("utf-8").split("---\n", 2)
     assert yaml.safe_load(front) == {
         "license": "mit",
@@ -75,7 +74,7 @@ def test_the_base_model_is_that_of_the_first_training(encoder: Path, tmp_path: P
     (tmp_path / "first/manifest.json").write_text(
         type(written)(**{**vars(written), "inputs": {"model": named}}).to_json()
     )
-    assert hybrid("export", tmp_path / "first", "--format", "hub", "--output", tmp_path / "out").code == 0
+    ran("export", tmp_path / "first", "--format", "hub", "--output", tmp_path / "out")
     front = yaml.safe_load((tmp_path / "out/README.md").read_text("utf-8").split("---\n")[1])
     assert front["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert "license" not in front
@@ -96,11 +95,11 @@ def test_an_adapter_of_a_model_on_this_machine_is_merged_first(tiny_bert: Path, 
     write_examples(tmp_path / "train.parquet")
     words = ("--model", tiny_bert, "--lora-r", "2", "--max-steps", "1", "--batch-size", "4")
     adapted, merged = tmp_path / "adapted", tmp_path / "merged"
-    assert hybrid("train-dense", tmp_path / "train.parquet", *words, "--output", adapted).code == 0
+    ran("train-dense", tmp_path / "train.parquet", *words, "--output", adapted)
     done = hybrid("export", adapted, "--format", "hub", "--output", tmp_path / "hub")
     assert (done.code, done.problem) == (2, "model-adapter")
-    assert hybrid("convert-checkpoint", adapted, merged, "--merge").code == 0
-    assert hybrid("export", merged, "--format", "hub", "--output", tmp_path / "hub").code == 0
+    ran("convert-checkpoint", adapted, merged, "--merge")
+    ran("export", merged, "--format", "hub", "--output", tmp_path / "hub")
 
 
 def test_a_prefix_of_several_lines_is_one_row_of_the_card(tiny_bert: Path, tmp_path: Path) -> None:
@@ -115,6 +114,6 @@ def test_a_prefix_of_several_lines_is_one_row_of_the_card(tiny_bert: Path, tmp_p
         "--max-steps",
         "1",
     )
-    assert hybrid("train-dense", tmp_path / "train.parquet", *words, "--output", tmp_path / "encoder").code == 0
-    assert hybrid("export", tmp_path / "encoder", "--format", "hub", "--output", tmp_path / "hub").code == 0
+    ran("train-dense", tmp_path / "train.parquet", *words, "--output", tmp_path / "encoder")
+    ran("export", tmp_path / "encoder", "--format", "hub", "--output", tmp_path / "hub")
     assert '| prefix | "Instruct: Find code\\\\nQuery: " | "" |' in (tmp_path / "hub" / "README.md").read_text("utf-8")

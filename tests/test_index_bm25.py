@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises
+from command import Notices, hybrid, raises, ran
 from small_artifacts import lucene_run
 
 from hybrid_cli import artifacts, storage
@@ -247,8 +247,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
             else [folder / "first.jsonl", folder / "rest.jsonl"]
         )
         columns = ["--document-columns", "text=abstract,body=body"]
-        done = hybrid("prepare", "files", *files, *columns, "--output", folder / name)
-        assert done.code == 0, done.err
+        done = ran("prepare", "files", *files, *columns, "--output", folder / name)
         columns_read = {"id": "id", "title": "title", "text": "abstract", "body": "body"}
         assert done.says("columns", columns=columns_read)
     return folder
@@ -261,8 +260,7 @@ def index_fields(collection: Path) -> Path:
 
 def test_passages_keep_the_other_fields(collection: Path, tmp_path: Path) -> None:
     columns = ["--document-columns", "text=abstract,body=body", "--split-passages", "4"]
-    done = hybrid("prepare", "files", collection / "first.jsonl", *columns, "--output", tmp_path / "passages")
-    assert done.code == 0, done.err
+    ran("prepare", "files", collection / "first.jsonl", *columns, "--output", tmp_path / "passages")
     passages = pl.read_parquet(tmp_path / "passages" / "corpus.parquet")
     whole = pl.read_parquet(collection / "first" / "corpus.parquet")
     assert len(passages) > len(whole)

@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 import polars as pl
 import pytest
-from command import Refusal, hybrid, refusal
+from command import Refusal, hybrid, ran, refusal
 from hypothesis import given
 from hypothesis import strategies as some
 from small_postings import count
@@ -74,7 +74,7 @@ INDEX = {
 
 def build(name: str, corpus: str, output: str) -> None:
     command, *options = INDEX[name]
-    assert hybrid(command, corpus, *options, "--output", output).code == 0
+    ran(command, corpus, *options, "--output", output)
 
 
 @pytest.fixture
@@ -112,18 +112,15 @@ def contents(folder: str) -> dict[str, bytes]:
 
 def searched(index: str, *options: str) -> pl.DataFrame:
     run = "run.parquet"
-    done = hybrid("search", "collection", "--split", "test", "--index", index, *options, "--output", run, "--overwrite")
-    assert done.code == 0, done.err
+    ran("search", "collection", "--split", "test", "--index", index, *options, "--output", run, "--overwrite")
     return read_run(Path(run))
 
 
 def changed(name: str, added: str = "2", result: str = "3") -> None:
     """Add documents to an index, two of which replace others, then remove one."""
     options = ["--threads", "1"]
-    done = hybrid("update", name, "--add", "added.parquet", "--output", f"{name}-{added}", *options)
-    assert done.code == 0, done.err
-    done = hybrid("update", f"{name}-{added}", "--remove", "gone.txt", "--output", f"{name}-{result}", *options)
-    assert done.code == 0, done.err
+    ran("update", name, "--add", "added.parquet", "--output", f"{name}-{added}", *options)
+    ran("update", f"{name}-{added}", "--remove", "gone.txt", "--output", f"{name}-{result}", *options)
 
 
 def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
@@ -135,7 +132,7 @@ def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
     for options in ([], ["--rm3"], ["--engine", "lucene"], ["--engine", "lucene", "--rm3"], ["--k1", "0.5"]):
         assert searched("bm25-3", *options).equals(searched("whole", *options)), options
     assert {path: path.read_bytes() for path in Path("bm25").rglob("*") if path.is_file()} == before
-    assert hybrid("inspect", "--verify", "bm25-3").code == 0
+    ran("inspect", "--verify", "bm25-3")
     again = hybrid("update", "bm25", "--add", "added.parquet", "--output", "bm25-2")
     assert again.says("up-to-date")
     hits = hybrid("search", "--index", "bm25-3", "--query", "json strings", "--format", "json")
@@ -156,12 +153,12 @@ def test_a_changed_dense_index_equals_a_rebuilt_one_of_the_same_vectors(here: Pa
     for kind in ("flat", "fp16", "sq8", "hnsw", "ivf", "binary"):
         options = ["--index-type", "IVF2,Flat" if kind == "ivf" else kind]
         if kind != "flat":
-            assert hybrid("encode", "flat", *options, "--output", kind).code == 0
+            ran("encode", "flat", *options, "--output", kind)
             changed(kind)
-        assert hybrid(*command, *options, "--output", f"whole-{kind}").code == 0
+        ran(*command, *options, "--output", f"whole-{kind}")
         assert contents(f"{kind}-3")["index.faiss"] == contents(f"whole-{kind}")["index.faiss"]
         assert searched(f"{kind}-3").equals(searched(f"whole-{kind}")), kind
-    assert hybrid("inspect", "--verify", "flat-3").code == 0
+    ran("inspect", "--verify", "flat-3")
 
 
 def test_an_index_of_an_earlier_version_keeps_its_parameters(here: Path, one_thread: None) -> None:
@@ -191,12 +188,12 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
     for case in ("-3", "whole-"):
         names = [f"{name}{case}" if case == "-3" else f"{case}{name}" for name in ("flat", "bm25")]
         search = ["search", "collection", "--split", "test", "--exact", "--index", ",".join(names)]
-        assert hybrid(*search, "--output", f"exact{case}.parquet").code == 0
+        ran(*search, "--output", f"exact{case}.parquet")
         for index in names:
             search = ["search", "collection", "--split", "test", "--hits", "3", "--index", index]
-            assert hybrid(*search, "--output", f"{index}.parquet").code == 0
+            ran(*search, "--output", f"{index}.parquet")
         fuse = ["fuse", *(f"{index}.parquet" for index in names), "--method", "weighted-sum", "--missing", "exact"]
-        assert hybrid(*fuse, "--index", ",".join(names), "--output", f"fused{case}.parquet").code == 0
+        ran(*fuse, "--index", ",".join(names), "--output", f"fused{case}.parquet")
         runs[case] = [read_run(Path(f"{kind}{case}.parquet")) for kind in ("exact", "fused")]
     for mine, other in zip(runs["-3"], runs["whole-"], strict=True):
         assert mine.drop("score").equals(other.drop("score"))
@@ -207,8 +204,7 @@ def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
         ["encode", "flat-3", "--index-type", "sq8", "--output", "sq8"],
         ["mine-negatives", "after", "--split", "train", "--index", "bm25-3", "--output", "examples.parquet"],
     ):
-        done = hybrid(*command)
-        assert done.code == 0, done.err
+        ran(*command)
     refused = hybrid("mine-negatives", "collection", "--split", "train", "--index", "bm25-3", "--output", "x.parquet")
     assert (refused.problem, str(refused.fields["path"])) == ("other-corpus", "bm25-3")
 
@@ -217,15 +213,13 @@ def test_an_output_that_lacks_a_file_is_not_up_to_date(lexical: Path) -> None:
     """And a list of ids may begin with a byte order mark."""
     Path("ids.txt").write_bytes(b"\xef\xbb\xbf" + Path("gone.txt").read_bytes())
     command = ["update", "bm25", "--remove", "ids.txt", "--output", "fewer", "--threads", "1"]
-    done = hybrid(*command)
-    assert done.code == 0, done.err
+    ran(*command)
     Path("fewer/docids.parquet").unlink()
     refused = hybrid(*command)
     assert refused.code == 1
     assert (refused.problem, refused.fields["path"]) == ("damaged-output", Path("fewer"))
     assert refused.is_problem("damaged-output", path="fewer")
-    again = hybrid(*command, "--overwrite")
-    assert again.code == 0, again.err
+    ran(*command, "--overwrite")
     assert hybrid(*command).says("up-to-date", stage="update", path="fewer")
 
 
@@ -233,7 +227,7 @@ def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, on
     """The one that was passed is recorded, else the one of the index."""
     shutil.copytree("model", "own")
     encoded = ["encode", "first.parquet", "--model", "own", "--dtype", "fp32", "--threads", "1", "--output", "flat"]
-    assert hybrid(*encoded).code == 0
+    ran(*encoded)
     Path("own").rename("moved")
     query = ["search", "--query", "json", "--index"]
     for output, command, recorded, found in (
@@ -241,14 +235,13 @@ def test_a_changed_index_keeps_its_encoder_also_if_that_has_moved(here: Path, on
         ("less", ["update", "flat", "--remove", "gone.txt"], "own", False),
         ("sq8", ["encode", "flat", "--index-type", "sq8"], "own", False),
     ):
-        done = hybrid(*command, "--output", output)
-        assert done.code == 0, done.err
+        ran(*command, "--output", output)
         assert artifacts.read_manifest(Path(output)).inputs["model"]["path"] == recorded
         searched = hybrid(*query, output)
         assert (searched.code == 0) == found
         assert found or searched.is_problem("recorded-model-missing", path=output)
     Path("moved").rename("own")
-    assert hybrid(*query, "less").code == 0
+    ran(*query, "less")
 
 
 @pytest.mark.parametrize(
@@ -268,8 +261,7 @@ def test_a_changed_index_is_not_searched_with_another(lexical: Path, indexes: st
         ["update", "bm25", "--remove", "gone.txt", "--output", "bm25-gone"],
         ["update", "bm25", "--add", "newer.parquet", "--output", "bm25-newer"],
     ):
-        done = hybrid(*command, "--threads", "1")
-        assert done.code == 0, done.err
+        done = ran(*command, "--threads", "1")
     done = hybrid("search", "--index", indexes, "--query", "json strings")
     assert (done.code, done.is_problem(problem)) == (2, True), done
 
@@ -278,11 +270,11 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(wor
 
     def batch(name: str, number: int) -> None:
         Path("docs.csv").write_text(f"id,text\nn{number},walrus {number}\n")
-        assert hybrid("prepare", "files", "docs.csv", "--output", name, "--overwrite").code == 0
+        ran("prepare", "files", "docs.csv", "--output", name, "--overwrite")
 
     for number, name in enumerate(("first", "new"), 1):
         batch(name, number)
-    assert hybrid("index-bm25", "first", "--output", "i0", "--threads", "1").code == 0
+    ran("index-bm25", "first", "--output", "i0", "--threads", "1")
     assert not hybrid("update", "i0", "--add", "new", "--output", "i1", "--threads", "1").warnings
     recorded = artifacts.read_manifest("i1").inputs
     batch("new", 3)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from command import Done, hybrid, raises
+from command import Done, hybrid, raises, ran
 from judging import FIRST, QIDS, SECOND, Dying, Killed
 
 from hybrid_cli.collections.collection import read_qrels
@@ -248,8 +248,7 @@ def test_two_people_judge_into_one_journal(two_people: Path) -> None:
     assert anna.keys() == ben.keys()
     differing = sum(anna[pair] != ben[pair] for pair in anna)
     assert journal.conflicts() == differing > 3
-    done = hybrid("evaluate", "--study", "agreement", NAME, "--format", "json")
-    assert done.code == 0, done.err
+    done = ran("evaluate", "--study", "agreement", NAME, "--format", "json")
     (found,) = json.loads(done.out)["agreements"]
     assert (found["people"], found["pairs"], found["same"]) == (["anna", "ben"], len(anna), len(anna) - differing)
     printed = hybrid("evaluate", "--study", "agreement", NAME).out
@@ -263,8 +262,7 @@ def test_an_adjudication_settles_the_conflicts(two_people: Path, monkeypatch: py
     before = NAME.read_text()
     monkeypatch.setattr("sys.stdin", io.StringIO("0\n" * 200))
     words = ["judge", "tiny", "--split", "test", "--adjudicate", NAME, "--rater", "anna", "--output", NAME]
-    done = hybrid(*words)
-    assert done.code == 0, done.err
+    ran(*words)
     assert NAME.read_text().startswith(before)
     settled = [row for row in rows_of() if row.get("settles")]
     assert (len(settled), {row["grade"] for row in settled}) == (conflicts, {0})
@@ -285,20 +283,20 @@ def test_commands_that_take_qrels_take_a_journal(two_runs: Path, monkeypatch: py
     for qrels in (NAME, "qrels.tsv"):
         evaluated = hybrid("evaluate", "--qrels", qrels, *RUNS, "--format", "json")
         weights = Path(f"{Path(qrels).suffix[1:]}.json")
-        assert hybrid("fuse", *RUNS, "--tune", "--qrels", qrels, "--output", weights).code == 0
+        ran("fuse", *RUNS, "--tune", "--qrels", qrels, "--output", weights)
         tuned = {name: json.loads(weights.read_text())[name] for name in ("method", "weights")}
         outputs.append((evaluated.out.replace(str(qrels), "QRELS"), tuned))
     assert outputs[0] == outputs[1]
-    assert hybrid("report", "--qrels", NAME, *RUNS, "--output", "report.html").code == 0
+    ran("report", "--qrels", NAME, *RUNS, "--output", "report.html")
     words = ["prepare", "trec", "docs.jsonl", "--topics", "dev=topics.tsv", "--qrels", f"dev={NAME}"]
     docids = dict.fromkeys(docid for _, docid, _ in rows)
     Path("docs.jsonl").write_text("".join(json.dumps({"id": docid, "text": "x"}) + "\n" for docid in docids))
     Path("topics.tsv").write_text("".join(f"{qid}\tquery\n" for qid in QIDS))
-    assert hybrid(*words, "--output", "copy").code == 0
+    ran(*words, "--output", "copy")
     assert sorted(read_qrels(Path("copy/qrels.dev.parquet")).rows()) == sorted(rows)
     Path("named.tsv").write_text("qid\ttext\n" + Path("topics.tsv").read_text())
     words = ["prepare", "files", "docs.jsonl", "--queries", "dev=named.tsv", "--qrels", f"dev={NAME}"]
-    assert hybrid(*words, "--output", "mine").code == 0
+    ran(*words, "--output", "mine")
     assert sorted(read_qrels(Path("mine/qrels.dev.parquet")).rows()) == sorted(rows)
 
 
@@ -316,8 +314,7 @@ def test_people_and_a_machine_share_a_journal(two_runs: Path, monkeypatch: pytes
     assert judged(monkeypatch, "3021" * 90, "--rater", "anna", "--stop-after", 20).code == 0
     people = read_qrels(NAME)
     assert {row["rater"] for row in rows_of() if str(row["rater"])[0] != "m"} == {"anna"}
-    done = hybrid("evaluate", "--qrels", NAME, "--machine", NAME, *RUNS, "--format", "json")
-    assert done.code == 0, done.err
+    done = ran("evaluate", "--qrels", NAME, "--machine", NAME, *RUNS, "--format", "json")
     result = json.loads(done.out)
     of_machine = read_qrels(NAME, of_machine=True)
     assert result["agreement"]["pairs"] == len(people.join(of_machine, on=["qid", "docid"]))

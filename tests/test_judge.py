@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import polars as pl
 import pytest
-from command import Done, Refusal, hybrid, raises, refusal
+from command import Done, Refusal, hybrid, raises, ran, refusal
 from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of
 from small_artifacts import open_output, write_run
 
@@ -90,11 +90,11 @@ def test_answers_become_qrels_that_other_commands_read(two_runs: Path, monkeypat
     assert len(collection.read_qrels(Path("mine.tsv"))) == len(rows)
     evaluated = hybrid("evaluate", "--qrels", "mine.tsv", *RUNS, "--format", "json")
     assert json.loads(evaluated.out)["queries"]["MRR@10"] == 3
-    assert hybrid("fuse", *RUNS, "--tune", "--qrels", "mine.tsv", "--output", "w.json").code == 0
+    ran("fuse", *RUNS, "--tune", "--qrels", "mine.tsv", "--output", "w.json")
     Path("docs.jsonl").write_text("".join(json.dumps({"id": docid, "text": "x"}) + "\n" for docid in DOCIDS))
     Path("topics.tsv").write_text("".join(f"{qid}\tquery\n" for qid in QIDS))
     words = ["prepare", "trec", "docs.jsonl", "--topics", "dev=topics.tsv", "--qrels", "dev=mine.tsv"]
-    assert hybrid(*words, "--output", "copy").code == 0
+    ran(*words, "--output", "copy")
     assert collection.read_qrels(collection.qrels_path(Path("copy"), "dev")).height == len(rows)
 
 
@@ -167,9 +167,9 @@ def test_the_values_of_a_query_are_those_of_the_fused_runs(two_runs: Path, monke
     opened = [runs.open_run(Path(path)) for path in RUNS]
     for weight in (0.0, 0.35, 1.0):
         words = ["fuse", *RUNS, "--weights", f"{1 - weight},{weight}", "--output", "f.parquet", "--overwrite"]
-        assert hybrid(*words).code == 0
+        ran(*words)
         words = ["evaluate", "--qrels", "mine.tsv", "f.parquet", "-m", "nDCG@10", "--output", "m.parquet"]
-        assert hybrid(*words, "--overwrite").code == 0
+        ran(*words, "--overwrite")
         expected = dict(pl.read_parquet("m.parquet").select("qid", "value").iter_rows())
         for qid in expected:
             values = query_values(opened, qrels.filter(qid=qid), 1000, _ndcg)

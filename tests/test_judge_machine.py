@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from command import Done, hybrid, raises
+from command import Done, hybrid, raises, ran
 from judging import FIRST, QIDS, SECOND, lines_of
 from tiny_collection import write_lines
 
@@ -393,8 +393,7 @@ def test_a_reranker_gives_grades_as_often_as_people(two_runs: Path, server: Serv
     people = {pair: (0, 0, 1, 3)[number % 4] for number, pair in enumerate(pairs)}
     Path("human.tsv").write_text("".join(f"{qid}\t0\t{docid}\t{value}\n" for (qid, docid), value in people.items()))
     words = ["judge", "tiny", "--split", "test", *RUNS, "--reranker", reranker, "--output", "machine.tsv"]
-    done = hybrid(*words, "--qrels", "human.tsv")
-    assert done.code == 0, done.err
+    ran(*words, "--qrels", "human.tsv")
     counts = Counter(int(row[3]) for row in lines_of(Path("machine.tsv")))
     expected = Counter(people.values())
     assert all(abs(counts[grade] - expected[grade]) <= 2 for grade in range(4)), (counts, expected)
@@ -409,7 +408,7 @@ def test_a_reranker_gives_grades_as_often_as_people(two_runs: Path, server: Serv
 def test_a_judge_that_ranked_the_hits_is_warned_about(two_runs: Path, server: Server, reranker: Path) -> None:
     queries, corpus = "tiny/queries.test.parquet", "tiny"
     words = ["rerank", RUNS[0], "--model", reranker, "--queries", queries, "--collection", corpus, "--device", "cpu"]
-    assert hybrid(*words, "--depth", 4, "--output", "reranked.parquet").code == 0
+    ran(*words, "--depth", 4, "--output", "reranked.parquet")
     judged(server, output="all.tsv")
     values = {(row[0], row[2]): number % 2 for number, row in enumerate(lines_of(Path("all.tsv")))}
     Path("human.tsv").write_text("".join(f"{qid}\t0\t{docid}\t{value}\n" for (qid, docid), value in values.items()))

@@ -4,15 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command import Done, hybrid, refused
+from command import hybrid, ran, refused
 from tiny_collection import write_lines
-
-
-def ran(*words: object) -> Done:
-    done = hybrid(*words)
-    assert done.code == 0, done.err
-    return done
-
 
 pytestmark = pytest.mark.usefixtures("workdir")  # refused commands must not change the current folder
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import hybrid
+from command import ran
 from processes import HYBRID, Started, run
 from tiny_collection import write_tiny_source
 
@@ -70,7 +70,7 @@ def test_a_killed_stage_leaves_no_output_and_can_be_repeated(here: Path, stage: 
     write_tiny_source(here)
     words = STAGES[stage].split()
     output = Path(words[-1])
-    assert hybrid(*words).code == 0
+    ran(*words)
     whole = bytes_of(output)
     shutil.rmtree(output) if output.is_dir() else output.unlink()
     code = PROGRAM.format(KILLED_AT[moment])
@@ -78,20 +78,20 @@ def test_a_killed_stage_leaves_no_output_and_can_be_repeated(here: Path, stage: 
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not output.exists(), "an incomplete artifact was renamed"
     assert f".{output.name}.partial" in hidden()
-    assert hybrid(*words).code == 0
+    ran(*words)
     assert bytes_of(output) == whole
     assert hidden() == []
 
 
 def test_a_killed_replacement_keeps_the_old_output(here: Path) -> None:
     words = STAGES["fuse"].split()
-    assert hybrid(*words, "--method", "rrf").code == 0
+    ran(*words, "--method", "rrf")
     old = bytes_of(Path("out.parquet"))
     code = PROGRAM.format(KILLED_AT["its last moment"])
     run(code, *words, "--overwrite")
     assert bytes_of(Path("out.parquet")) == old
     assert artifacts.read_manifest(Path("out.parquet"), Kind.RUN).options["method"] == "rrf"
-    assert hybrid(*words, "--overwrite").code == 0
+    ran(*words, "--overwrite")
     assert bytes_of(Path("out.parquet")) != old
     assert hidden() == []
 
@@ -102,11 +102,11 @@ def test_a_killed_index_bm25_ends_with_the_same_index(here: Path, made: Path) ->
     process.kill()
     process.wait()
     assert not Path("out").exists()
-    assert hybrid("index-bm25", "collection", "--output", "out", "--threads", 1).code == 0
+    ran("index-bm25", "collection", "--output", "out", "--threads", 1)
     assert bytes_of(Path("out")) == bytes_of(made / "bm25")
     assert storage.fingerprint(Path("out")) == storage.fingerprint(made / "bm25")
     command = "search collection --split test --index out --engine lucene --output run.parquet"
-    assert hybrid(*command.split()).code == 0
+    ran(*command.split())
     assert read_run(Path("run.parquet")).equals(read_run(Path("bm25.parquet")))
     assert hidden() == []
 

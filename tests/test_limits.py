@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import hybrid, raises, refused
+from command import hybrid, raises, ran, refused
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import accuracy
@@ -68,10 +68,9 @@ def test_an_array_larger_than_a_line_may_be_is_read_in_pieces() -> None:
     Path("b.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     Path("c.json").write_text("".join(f"{json.dumps(row, indent=1)}\n" for row in rows))
     for name in ("a.json", "b.json", "c.json"):
-        done = hybrid("prepare", "files", name, "--limits", "line=3000", "--output", f"of-{name}")
-        assert done.code == 0, done
+        done = ran("prepare", "files", name, "--limits", "line=3000", "--output", f"of-{name}")
         assert done.says("written", path=f"of-{name}", documents=500)
-        assert hybrid("inspect", name).code == 0
+        ran("inspect", name)
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -80,7 +79,7 @@ def test_columns_over_the_limit_are_refused(name: str) -> None:
     words = ["prepare", "files", name, "--output", "c"]
     done = refused(*words, "--limits", "columns=20", problem="too-many-columns")
     assert (str(done.fields["path"]), done.fields["limit"]) == (name, 20)
-    assert hybrid(*words, "--limits", "columns=100").code == 0
+    ran(*words, "--limits", "columns=100")
 
 
 @pytest.mark.parametrize("form", PACKED)
@@ -115,7 +114,7 @@ def judged() -> list[str]:
     Path("source/corpus.jsonl").write_text(json.dumps({"_id": "d1", "text": "a" * 4000}) + "\n")
     Path("source/queries.jsonl").write_text(json.dumps({"_id": "q1", "text": "x", "answers": [SLOW[0]]}) + "\n")
     Path("source/qrels/test.tsv").write_text(Path("good.tsv").read_text())
-    assert hybrid("prepare", "beir", "source", "--output", "c").code == 0
+    ran("prepare", "beir", "source", "--output", "c")
     return ["evaluate", "c", "--split", "test", "good.run", "-m", "acc@1", "--answer-match"]
 
 
@@ -123,7 +122,7 @@ def test_a_slow_pattern_of_an_answer_ends_the_evaluation(judged: list[str], monk
     monkeypatch.setattr(accuracy, "MATCH_SECONDS", 0.1)
     done = refused(*judged, "regex", problem="pattern-too-slow")
     assert (done.fields["value"], done.fields["limit"]) == (SLOW[0], 0.1)
-    assert hybrid(*judged, "string").code == 0
+    ran(*judged, "string")
 
 
 @pytest.mark.parametrize("pattern", SLOW)

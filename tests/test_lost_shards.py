@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid, raises
+from command import raises, ran
 from sparse_models import write_checkpoint
 from tiny_collection import write_tiny_source
 
@@ -167,8 +167,7 @@ def in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(writer, "BATCHES_PER_PART", 1)
     monkeypatch.setattr(writer, "BATCH_ROWS", 4)
     write_tiny_source(tmp_path)
-    done = hybrid("prepare", "files", tmp_path / "docs.jsonl", "--output", tmp_path / "data")
-    assert done.code == 0, done.err
+    ran("prepare", "files", tmp_path / "docs.jsonl", "--output", tmp_path / "data")
     assert len(list((tmp_path / "data" / "corpus").iterdir())) == 3
     return tmp_path / "data"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises, refused
+from command import Notices, hybrid, raises, ran, refused
 from sklearn.metrics import cohen_kappa_score
 
 from hybrid_cli.collections.collection import read_qrels
@@ -111,8 +111,7 @@ def test_kappa_of_one_grade_or_no_pair_is_undefined() -> None:
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "latex"])
 def test_every_format_has_the_estimates(here: Path, form: str) -> None:
     words = ["evaluate", "--qrels", "human.tsv", "--machine", "machine.tsv", "one.trec", "two.trec", "--format", form]
-    done = hybrid(*words, "-m", "nDCG@10")
-    assert done.code == 0, done.err
+    done = ran(*words, "-m", "nDCG@10")
     if form == "json":
         content = json.loads(done.out)
         assert content["queries"] == PEOPLE
@@ -127,7 +126,7 @@ def test_few_common_queries_give_no_correction(here: Path, notices: Notices) -> 
     found = evaluated(qrels="few.tsv")
     assert notices.says("no-correction", queries=19, needed=20)
     assert all(estimate["mean"] is None for estimate in found["estimates"])
-    assert hybrid("evaluate", "--qrels", "few.tsv", "--machine", "machine.tsv", "one.trec").code == 0
+    ran("evaluate", "--qrels", "few.tsv", "--machine", "machine.tsv", "one.trec")
 
 
 def test_a_machine_that_gives_one_grade_leaves_the_means_of_people(here: Path, notices: Notices) -> None:
@@ -177,8 +176,7 @@ def people(tiny: Path, workdir: Path) -> list[str]:
 
 
 def test_agreement_of_two_people(people: list[str]) -> None:
-    done = hybrid("evaluate", "--study", "agreement", *people, "--format", "json")
-    assert done.code == 0, done.err
+    done = ran("evaluate", "--study", "agreement", *people, "--format", "json")
     result = json.loads(done.out)
     (found,) = result["agreements"]
     anna, ben = (read_qrels(Path(path)) for path in people)

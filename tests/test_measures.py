@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import pytrec_eval
-from command import hybrid, raises
+from command import hybrid, raises, ran
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -310,8 +310,7 @@ def here(workdir: Path) -> Path:
 
 def means(*options: str) -> dict[str, float]:
     words = ["evaluate", "--qrels", "qrels.tsv", "run.trec", "-m", "MRR@10", "-m", "Judged@4", "--format", "json"]
-    done = hybrid(*words, *options)
-    assert done.code == 0, done.err
+    done = ran(*words, *options)
     (run,) = json.loads(done.out)["runs"]
     return dict(run["means"])
 
@@ -446,16 +445,13 @@ def tied_runs(workdir: Path, run: pl.DataFrame) -> Path:
 
 def test_evaluate_and_fuse_print_ranges_wider_than_002(tied_runs: Path) -> None:
     ties = {"run": "tied", "ranges": {"MRR@10": (pytest.approx(1 / 4), pytest.approx(1 / 3))}}
-    done = hybrid("evaluate", "--qrels", "qrels.tsv", "tied.trec", "plain.trec", "-m", "MRR@10", "-m", "R@10")
-    assert done.code == 0, done.err
+    done = ran("evaluate", "--qrels", "qrels.tsv", "tied.trec", "plain.trec", "-m", "MRR@10", "-m", "R@10")
     assert done.notices.count("ties") == done.notices.count("ties", **ties) == 1
     assert "MRR@10 0.2500 to 0.3333" in " ".join(done.err.split())
     words = ["fuse", "tied.trec", "plain.trec", "--output", "f.parquet", "--qrels", "qrels.tsv", "--measure", "MRR@10"]
-    done = hybrid(*words)
-    assert done.code == 0, done.err
+    done = ran(*words)
     assert done.says("ties", **ties)
     assert not done.says("ties", run="plain")
     words = ["fuse", "tied.trec", "plain.trec", "--tune", "--output", "w.json", "--qrels", "qrels.tsv"]
-    done = hybrid(*words)
-    assert done.code == 0, done.err
+    done = ran(*words)
     assert done.says("ties", **ties)

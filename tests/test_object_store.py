@@ -17,7 +17,7 @@ from pathlib import Path
 import processes
 import pyarrow.fs as pa_fs
 import pytest
-from command import Done, hybrid
+from command import Done, hybrid, ran
 from judging import FIRST, SECOND, write_runs
 from object_stores import CHAIN, Bucket, contents, run, with_index
 from test_train_dense import write_examples
@@ -81,7 +81,7 @@ def test_a_chain_of_stages_writes_the_bytes_of_local_files(any_bucket: Bucket, l
     before = times(any_bucket, "out")
     shutil.rmtree(any_bucket.mirror)  # another machine
     assert run(any_bucket, 2)[0].says("up-to-date")
-    assert hybrid("inspect", "--verify", f"{any_bucket}/out/bm25", f"{any_bucket}/data").code == 0
+    ran("inspect", "--verify", f"{any_bucket}/out/bm25", f"{any_bucket}/data")
     hit = json.loads(hybrid("search", "--index", f"{any_bucket}/out/bm25", *QUERY, "--format", "json").out)["hits"][0]
     assert hit["text"]  # from the corpus that the index records
     copies = inodes(any_bucket)
@@ -114,12 +114,12 @@ def test_a_compressed_object_keeps_its_bytes(bucket: Bucket, tmp_path: Path) -> 
     bucket.client.put_object(Bucket=bucket.name, Key="docs.jsonl.gz", Body=content)
     assert remote.local_copies([f"{bucket}/docs.jsonl.gz"])[0].read_bytes() == content
     command = ("prepare", "files", f"{bucket}/docs.jsonl.gz", "--output", f"{bucket}/gz")
-    assert hybrid(*command).code == 0
+    ran(*command)
     assert hybrid(*command).says("up-to-date")
 
 
 def test_patterns_counts_and_names_in_options(bucket: Bucket, local: Path, tmp_path: Path) -> None:
-    assert hybrid("index-bm25", local / "data", "--shards", "2", "--output", tmp_path / "idx").code == 0
+    ran("index-bm25", local / "data", "--shards", "2", "--output", tmp_path / "idx")
     for name, content in contents(tmp_path / "idx").items():
         bucket.put(f"idx/{name}", content)
     stored(bucket, local)
@@ -130,17 +130,17 @@ def test_patterns_counts_and_names_in_options(bucket: Bucket, local: Path, tmp_p
     assert hybrid("search", "--index", f"{bucket}/idx/shard-*", *QUERY).code == 2  # the copy is gone too
     assert hybrid("search", "--index", f"{bucket}/none-*", *QUERY).problem == "no-such-object"
     mined = ("--sources", f"run:{bucket}/out/bm25.parquet:3", "--output", f"{bucket}/train.parquet")
-    assert hybrid("mine-negatives", f"{bucket}/data", "--split", "test", *mined).code == 0
+    ran("mine-negatives", f"{bucket}/data", "--split", "test", *mined)
     bucket.put("again.parquet", bucket.get("out/bm25.parquet"))
     fused = [f"a={bucket}/out/bm25.parquet", f"b={bucket}/again.parquet"]
-    assert hybrid("fuse", *fused, "--method", "rrf", "--output", f"{bucket}/fused.parquet").code == 0
+    ran("fuse", *fused, "--method", "rrf", "--output", f"{bucket}/fused.parquet")
     assert {"train.parquet", "fused.parquet"} <= bucket.names()
 
 
 def test_a_config_file_is_read_from_the_store_and_a_log_file_is_refused(bucket: Bucket, local: Path) -> None:
     with_index(bucket, local)
     bucket.put("bm25.yaml", f"k1: 1.5\nthreads: 1\noutput: {bucket}/out/bm25\n".encode())
-    assert hybrid("index-bm25", f"{bucket}/data", "--config", f"{bucket}/bm25.yaml").code == 0
+    ran("index-bm25", f"{bucket}/data", "--config", f"{bucket}/bm25.yaml")
     assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["k1"] == 1.5
     assert hybrid("index-bm25", f"{bucket}/data", "--config", f"{bucket}/none.yaml").problem == "no-such-object"
     done = hybrid("index-bm25", f"{bucket}/data", "--output", f"{bucket}/x", "--log-file", f"{bucket}/log.txt")
@@ -164,7 +164,7 @@ def test_exports_are_files_and_folders_without_manifest(bucket: Bucket, local: P
     trec = ("export", f"{bucket}/out/bm25.parquet", "--format", "msmarco", "--output", f"{bucket}/run.tsv")
     folder = ("export", f"{bucket}/out/bm25", "--format", "opensearch", "--output", f"{bucket}/es")
     for words in (trec, folder):
-        assert hybrid(*words).code == 0
+        ran(*words)
         before = times(bucket, "")
         assert hybrid(*words).says("up-to-date")
         assert times(bucket, "") == before
@@ -197,7 +197,7 @@ def test_a_killed_upload_is_finished_next_time(any_bucket: Bucket, local: Path, 
     assert {f"out/bm25/{name}": content for name, content in made.items()} == {
         name: any_bucket.get(name) for name in any_bucket.names("out")
     }
-    assert hybrid("inspect", "--verify", f"{any_bucket}/out").code == 0
+    ran("inspect", "--verify", f"{any_bucket}/out")
 
 
 def test_an_unfinished_upload_is_none(
@@ -237,7 +237,7 @@ def test_a_file_whose_upload_was_killed_is_finished(bucket: Bucket, local: Path,
     assert hybrid("inspect", f"{bucket}/out/bm25.parquet").problem == "unfinished-upload"
     assert run(bucket, 2)[0].says("up-to-date")
     assert bucket.get("out/bm25.parquet") == (local / "out/bm25.parquet").read_bytes()
-    assert hybrid("inspect", f"{bucket}/out/bm25.parquet").code == 0
+    ran("inspect", f"{bucket}/out/bm25.parquet")
 
 
 def test_a_download_that_was_killed_is_resumed(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_an_input_that_changes_is_refused(bucket: Bucket, local: Path, monkeypat
     assert (done.code, done.problem) == (1, "input-changed")
     assert not remote.copy_of(f"{bucket}/out/bm25/manifest.json").exists()
     bucket.put("out/bm25/bm25.json", (local / "out/bm25/bm25.json").read_bytes())
-    assert hybrid(*words).code == 0
+    ran(*words)
 
 
 def test_a_damaged_copy_is_named_and_downloaded_again(bucket: Bucket, local: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_damaged_copy_is_named_and_downloaded_again(bucket: Bucket, local: Pat
     done = hybrid(*words)
     assert (done.code, str(copy) in done.err) == (1, True)
     copy.unlink()
-    assert hybrid(*words).code == 0
+    ran(*words)
 
 
 def test_an_output_that_a_process_of_this_machine_writes_is_refused(bucket: Bucket, local: Path) -> None:
@@ -327,11 +327,10 @@ def test_of_two_machines_that_write_an_output_one_succeeds(
         fields = json.loads(bucket.get("out/bm25/manifest.json"))["options"]["fields"]
         assert fields == ["text"]
         assert hybrid(*command).problem == "output-changed"
-        again = hybrid(*command, "--overwrite")
-        assert again.code == 0, again.err
+        ran(*command, "--overwrite")
     assert json.loads(bucket.get("out/bm25/manifest.json"))["options"]["fields"] == ["title", "text"]
     shutil.rmtree(bucket.mirror)
-    assert hybrid("inspect", "--verify", f"{bucket}/out/bm25").code == 0
+    ran("inspect", "--verify", f"{bucket}/out/bm25")
 
 
 def test_replaced_files_are_not_published(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +358,7 @@ def test_versions_of_another_machine_are_read_after_a_command_that_failed(
     assert hybrid(*command, "--fields", "text").code == 2  # other options
     with monkeypatch.context() as other:
         other.setenv("HYBRID_CACHE", str(tmp_path / "other"))
-        assert hybrid(*command, "--fields", "text", "--overwrite").code == 0
+        ran(*command, "--fields", "text", "--overwrite")
     assert hybrid("inspect", "--verify", f"{bucket}/out").err == ""
     assert remote.copy_of(f"{bucket}/out/bm25/manifest.json").read_bytes() == bucket.get("out/bm25/manifest.json")
     for name in bucket.names("out/bm25"):
@@ -435,7 +434,7 @@ def test_a_training_of_two_processes_uploads_once(bucket: Bucket, tiny_bert: Pat
     assert ["uploaded to" in each.stderr for each in ended] == [True, False]
     assert "out/dense/manifest.json" in bucket.names("out")
     shutil.rmtree(bucket.mirror)
-    assert hybrid("inspect", "--verify", f"{bucket}/out/dense").code == 0
+    ran("inspect", "--verify", f"{bucket}/out/dense")
 
 
 def test_a_process_of_a_cluster_downloads_the_inputs_to_its_machine(bucket: Bucket, local: Path) -> None:
@@ -456,8 +455,7 @@ def test_auto_uploads_its_folder_and_continues_after_a_kill(bucket: Bucket, monk
     words = f"auto {bucket}/docs.jsonl --max-steps 0 --output {bucket}/mine"
     killed(words, "put", "docids.parquet", after=True)
     assert "mine/bm25/manifest.json" not in bucket.names("mine")
-    again = hybrid(*words.split())
-    assert again.code == 0, again.err
+    again = ran(*words.split())
     assert again.says("up-to-date", stage="index-bm25")
     names = {name.removeprefix("mine/").split("/")[0] for name in bucket.names("mine")}
     assert {"collection", "bm25", "dense"} <= names

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import hybrid, raises
+from command import raises, ran
 from tiny_collection import TINY_DOCUMENTS, write_tiny_source
 
 from hybrid_cli import artifacts, open_index, open_retriever, runs
@@ -190,7 +190,7 @@ def test_stored_vectors_of_queries_return_documents(made: Path, tiny_bert: Path,
 def test_ids_with_the_mark_alone_are_no_passages(tmp_path: Path) -> None:
     """Of a collection that was not made with --split-passages."""
     (tmp_path / "docs.csv").write_text("id,text\nissue#1,salt in the sea\nissue#2,salt on the table\n")
-    assert hybrid("prepare", "files", tmp_path / "docs.csv", "--output", tmp_path / "issues").code == 0
+    ran("prepare", "files", tmp_path / "docs.csv", "--output", tmp_path / "issues")
     index = index_bm25(tmp_path / "issues", output=tmp_path / "bm25")
     assert open_index(index).search("salt", 5)["docid"].to_list() == ["issue#1", "issue#2"]
 
@@ -210,7 +210,7 @@ def test_ids_with_the_mark_keep_their_judgments(tmp_path: Path) -> None:
     words = ["prepare", "files", tmp_path / "docs.csv", "--queries", f"test={tmp_path / 'queries.tsv'}"]
     words += ["--qrels", f"test={tmp_path / 'qrels.txt'}"]
     for name, options in (("whole", []), ("split", ["--split-passages", 2])):
-        assert hybrid(*words, *options, "--output", tmp_path / name).code == 0
+        ran(*words, *options, "--output", tmp_path / name)
         index = index_bm25(tmp_path / name, output=tmp_path / f"{name}-bm25")
         run = search(tmp_path / name, split="test", index=index, output=tmp_path / f"{name}.parquet")
         assert "issue#1" in runs.read_run(run)["docid"]

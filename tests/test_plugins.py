@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
-from command import hybrid, listing, raises, refused
+from command import hybrid, listing, raises, ran, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, open_encoder, plugins, runs
@@ -57,7 +57,7 @@ def help_of(command: str) -> str:
 def left_alone(output: str, *words: str) -> None:
     """Expect that a command succeeds and does not write its output again, which would be another file."""
     before = Path(output).stat().st_ino
-    assert hybrid(*words).code == 0
+    ran(*words)
     assert Path(output).stat().st_ino == before
 
 
@@ -67,8 +67,7 @@ def test_a_reader_of_a_package_is_a_source_of_prepare(folder: Path) -> None:
     help_text = hybrid("prepare", "pairs", "--help").out
     assert "Text put before every id." in help_text
     assert "--sample" in help_text
-    done = hybrid("prepare", "pairs", "corpus.tsv", "--prefix", "x-", "--upper", "--output", "made")
-    assert done.code == 0, done.err
+    ran("prepare", "pairs", "corpus.tsv", "--prefix", "x-", "--upper", "--output", "made")
     (batch,) = documents(folder / "made")
     assert batch.select(["docid", "text"]).to_pylist() == [
         {"docid": "x-d1", "text": "RED SALT"},
@@ -85,12 +84,11 @@ def test_a_reader_of_a_package_is_a_source_of_prepare(folder: Path) -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_fusion_method_of_a_package_is_a_method(folder: Path) -> None:
     assert "first" in hybrid("fuse", "--help").out
-    done = hybrid("fuse", "a.trec", "b.trec", "--method", "first", "--output", "fused.parquet")
-    assert done.code == 0, done.err
+    ran("fuse", "a.trec", "b.trec", "--method", "first", "--output", "fused.parquet")
     assert runs.read_run(folder / "fused.parquet")["docid"].to_list() == ["d1", "d2", "d3"]
     manifest = artifacts.read_manifest(folder / "fused.parquet")
     assert (manifest.options["method"], manifest.versions["hybrid-example"]) == ("first", "1.2")
-    assert hybrid("fuse", "a.trec", "b.trec", "--method", "rrf", "--output", "rrf.parquet").code == 0
+    ran("fuse", "a.trec", "b.trec", "--method", "rrf", "--output", "rrf.parquet")
     assert "hybrid-example" not in artifacts.read_manifest(folder / "rrf.parquet").versions
 
 
@@ -101,8 +99,7 @@ def test_a_measure_of_a_package_is_measured(folder: Path) -> None:
     hits = {"1": {"d1": 2.0, "d3": 1.0}}
     assert evaluate(hits, qrels, ["First1", "first1@5", "MRR@10"]) == {"First1": 1, "first1@5": 1, "MRR@10": 1}
     words = ["evaluate", "--qrels", "qrels.tsv", "a.trec", "b.trec", "--measure", "First1,First1@3,nDCG@10"]
-    done = hybrid(*words, "--format", "json", "--output", "measured.parquet")
-    assert done.code == 0, done.err
+    done = ran(*words, "--format", "json", "--output", "measured.parquet")
     found = json.loads(done.out)
     assert {run["run"]: run["means"]["First1@3"] for run in found["runs"]} == {"a": 1.0, "b": 0.0}
     assert artifacts.read_manifest(folder / "measured.parquet").versions["hybrid-example"] == "1.2"
@@ -117,8 +114,7 @@ def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert:
     assert "Raise the cosine of query and positive" in help_of("train-dense")
     words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "cosine", "--temperature", "2"]
     words += ["--max-steps", "1", "--batch-size", "4", "--dtype", "fp32", "--output", "out"]
-    done = hybrid(*words, "--loss-option", "weight=0.5", "--loss-option", "squared=true")
-    assert done.code == 0, done.err
+    ran(*words, "--loss-option", "weight=0.5", "--loss-option", "squared=true")
     curve = pl.read_parquet(folder / "out" / "curve.parquet")
     assert curve["name"].to_list()[0] == "cosine"
     manifest = artifacts.read_manifest(folder / "out")
@@ -151,7 +147,7 @@ def test_a_command_of_a_package_is_a_command(folder: Path) -> None:
     words = ["cut-run", "a.trec", "--config", "options.yaml", "--output", "cut.parquet"]
     assert hybrid(*words, "--dry-run").out.split()[:2] == ["output", "cut.parquet"]
     assert not (folder / "cut.parquet").exists()
-    assert hybrid(*words).code == 0
+    ran(*words)
     assert len(runs.read_run(folder / "cut.parquet")) == 2
     assert artifacts.read_manifest(folder / "cut.parquet").versions["hybrid-example"] == "1.2"
     left_alone("cut.parquet", *words)
@@ -161,11 +157,10 @@ def test_a_command_of_a_package_is_a_command(folder: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_kind_of_encoder_of_a_package_is_encoded_and_searched(folder: Path) -> None:
-    assert hybrid("make-letters", "--output", "letters").code == 0
+    ran("make-letters", "--output", "letters")
     assert open_encoder("letters").encode_queries(["abba"])[0, :3].tolist() == [2, 2, 0]
-    assert hybrid("prepare", "pairs", "corpus.tsv", "--output", "docs").code == 0
-    done = hybrid("encode", "docs", "--model", "letters", "--output", "index")
-    assert done.code == 0, done.err
+    ran("prepare", "pairs", "corpus.tsv", "--output", "docs")
+    ran("encode", "docs", "--model", "letters", "--output", "index")
     assert artifacts.read_manifest(folder / "index").versions["hybrid-example"] == "1.2"
     found = json.loads(hybrid("search", "--index", "index", "--query", "sea blue", "--format", "json").out)
     assert [hit["docid"] for hit in found["hits"]] == ["d2", "d1"]
@@ -174,7 +169,7 @@ def test_a_kind_of_encoder_of_a_package_is_encoded_and_searched(folder: Path) ->
 def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = on_path(PACKAGE, monkeypatch)
     next(installed)
-    assert hybrid("make-letters", "--output", "letters").code == 0
+    ran("make-letters", "--output", "letters")
     next(installed, None)
     with raises("missing-plugin", name="letters") as caught:
         open_encoder("letters")
@@ -182,12 +177,11 @@ def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypat
     (folder / "last.py").write_text(METHOD, "utf-8")
     (folder / "qrels.tsv").write_text("1\td3\t1\n", "utf-8")
     tune = ["--tune", "--methods", "last", "--qrels", "qrels.tsv", "--output", "weights.json"]
-    done = hybrid("fuse", "a.trec", "b.trec", *tune, "--plugin", "last.py")
-    assert done.code == 0, done.err
+    ran("fuse", "a.trec", "b.trec", *tune, "--plugin", "last.py")
     words = ["fuse", "a.trec", "b.trec", "--weights", "@weights.json", "--output", "x.parquet"]
     fields = refused(*words, problem="missing-plugin").fields
     assert (fields["name"], fields["plugins"]) == ("last", ["last.py"])
-    assert hybrid(*words, "--plugin", "last.py").code == 0
+    ran(*words, "--plugin", "last.py")
 
 
 METHOD = '''
@@ -203,7 +197,7 @@ def last(values, weights, present):
 def test_a_file_adds_entries_for_one_call(folder: Path) -> None:
     (folder / "last.py").write_text(METHOD, "utf-8")
     words = ["fuse", "a.trec", "b.trec", "--method", "last", "--output", "fused.parquet"]
-    assert hybrid(*words, "--plugin", "last.py").code == 0
+    ran(*words, "--plugin", "last.py")
     assert runs.read_run(folder / "fused.parquet")["docid"].to_list()[0] == "d3"
     source = artifacts.read_manifest(folder / "fused.parquet").inputs["plugin last.py"]
     assert (source["path"], source["kind"]) == ("last.py", "file")
@@ -264,7 +258,7 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
     (folder / "several.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", first, re.DOTALL)), "utf-8")
     (folder / "mine.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "utf-8")
     fuse = ["fuse", "a.trec", "b.trec", "--method", "first", "--output"]
-    assert hybrid(*fuse, "mine.parquet", "--plugin", "mine.py").code == 0
+    ran(*fuse, "mine.parquet", "--plugin", "mine.py")
     with plugins.load_files(["several.py"]):
         added = {group: [entry.name for entry in plugins.registry(group).others()] for group in plugins.REGISTRIES}
         (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
@@ -381,7 +375,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 def test_an_unusable_package_is_refused_where_it_is_used(folder: Path, method: str, problem: str) -> None:
     done = refused("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", method, problem=problem)
     assert (done.fields["plugin"], done.fields["name"]) == ("hybrid-example-bad", method)
-    assert hybrid("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", "minmax").code == 0
+    ran("fuse", "a.trec", "b.trec", "--output", "x.parquet", "--method", "minmax")
 
 
 @pytest.mark.usefixtures("broken")

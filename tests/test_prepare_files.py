@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, hybrid, raises, ran, refusal
 from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
 
 from hybrid_cli.collections import collection
@@ -46,8 +46,7 @@ def test_ids_and_texts_survive_every_format(tmp_path: Path, suffix: str) -> None
 
 def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
     docs = write_lines(tmp_path / "docs.csv", "url,Doc-ID,Text", "http://a,1,one", "http://b,2,two")
-    done = hybrid("prepare", "files", docs, "--output", tmp_path / "made")
-    assert done.code == 0
+    done = ran("prepare", "files", docs, "--output", tmp_path / "made")
     assert done.says("columns", path=docs, columns={"id": "Doc-ID", "text": "Text"}, ignored=["url"])
     assert corpus_of(tmp_path / "made") == [("1", "", "one"), ("2", "", "two")]
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Notices, Refusal, hybrid, raises, refusal, refused
+from command import Notices, Refusal, hybrid, raises, ran, refusal, refused
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -180,8 +180,7 @@ def test_a_query_without_text_keeps_its_order(place: Path) -> None:
     write_run(Path("run.parquet"), [("e", "007", 1, 2.0), ("e", "salt", 2, 1.0), ("f", "salt", 1, 1.0)])
     pl.DataFrame({"qid": ["e", "f"], "text": ["  ", "sea salt"]}).write_parquet("queries.parquet")
     options = ["--model", "reranker", "--collection", "collection", "--queries", "queries.parquet"]
-    done = hybrid("rerank", "run.parquet", *options, "--output", "out.parquet")
-    assert done.code == 0
+    done = ran("rerank", "run.parquet", *options, "--output", "out.parquet")
     assert done.says("queries-without-text", count=1, path="run.parquet")
     found = runs.read_run(Path("out.parquet"))
     assert found.filter(qid="e").rows() == [("e", "007", 1, 2.0), ("e", "salt", 2, 1.0)]

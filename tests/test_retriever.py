@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Notices, hybrid, raises
+from command import Notices, hybrid, raises, ran
 from small_artifacts import write_corpus
 from tiny_collection import write_lines
 
@@ -226,7 +226,7 @@ def test_a_folder_that_is_moved_with_its_indexes_is_searched(tiny: Path, tiny_be
     before = open_retriever(tmp_path / "here/retriever").search("salt water")
     (tmp_path / "here").rename(tmp_path / "there")
     assert open_retriever(tmp_path / "there/retriever").search("salt water").equals(before)
-    assert hybrid("inspect", "--verify", tmp_path / "there/retriever").code == 0
+    ran("inspect", "--verify", tmp_path / "there/retriever")
     shutil.rmtree(tmp_path / "there/dense")
     with raises("index-missing", index=tmp_path / "there/dense"):
         open_retriever(tmp_path / "there/retriever")
@@ -255,7 +255,7 @@ def test_a_run_is_followed_to_corpus_indexes_and_judgments(made: Path, tiny: Pat
     described = json.loads(hybrid("inspect", retriever, "--format", "json").out)
     assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
     assert str(made / "bm25") in hybrid("inspect", retriever).out
-    assert hybrid("inspect", "--verify", run, retriever).code == 0
+    ran("inspect", "--verify", run, retriever)
 
 
 def test_negatives_are_drawn_from_the_hits_of_a_retriever(made: Path, tiny: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid
+from command import hybrid, ran
 
 from hybrid_cli.artifacts.judged import Reuse, reused
 from hybrid_cli.stages.combine import combine
@@ -34,14 +34,12 @@ def here(workdir: Path) -> Path:
         ["--tune", "--method", "minmax", "--qrels", "dev.tsv", "--output", "w.json"],
         ["--weights", "@w.json", "--output", "fused.parquet"],
     ):
-        done = hybrid("fuse", "a.trec", "b.trec", *words)
-        assert done.code == 0, done.err
+        ran("fuse", "a.trec", "b.trec", *words)
     return workdir
 
 
 def warned(qrels: str) -> bool:
-    done = hybrid("evaluate", "--qrels", qrels, "fused.parquet", "a.trec")
-    assert done.code == 0, done.err
+    done = ran("evaluate", "--qrels", qrels, "fused.parquet", "a.trec")
     assert done.warnings.count("queries-reused") == done.says("queries-reused", **TUNED)
     return done.says("queries-reused")
 

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, raises, ran, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, write_run
@@ -282,8 +282,7 @@ def searched(tmp_path: Path) -> Path:
         ),
     ]
     for words in commands:
-        done = hybrid(*words)
-        assert done.code == 0, done.err
+        ran(*words)
     return tmp_path
 
 
@@ -291,25 +290,20 @@ def test_a_report_shows_texts_without_their_options(searched: Path) -> None:
     both = [searched / "bm25.parquet", searched / "other.parquet"]
     page = searched / "r.html"
     words = ["report", *both, "--qrels", searched / "judgments.tsv", "--complement", "bm25", "other"]
-    done = hybrid(*words, "--output", page)
-    assert done.code == 0, done.err
+    ran(*words, "--output", page)
     shown = page.read_text()
     assert "salt of oceans" in shown
     queries = searched / "q.txt"
     queries.write_text("changed since then\n")  # not those of the runs
-    done = hybrid(*words, "--output", searched / "second.html")
-    assert done.code == 0, done.err
+    ran(*words, "--output", searched / "second.html")
     assert "salt of oceans" not in (searched / "second.html").read_text()
     assert "changed since then" not in (searched / "second.html").read_text()
 
 
 def test_a_retriever_s_run_is_known_too(searched: Path) -> None:
-    made = hybrid("compose", searched / "bm25", searched / "other", "--output", searched / "retriever")
-    assert made.code == 0, made.err
+    ran("compose", searched / "bm25", searched / "other", "--output", searched / "retriever")
     run = searched / "hybrid.parquet"
-    done = hybrid("search", "--queries", searched / "q.txt", "--index", searched / "retriever", "--output", run)
-    assert done.code == 0, done.err
+    ran("search", "--queries", searched / "q.txt", "--index", searched / "retriever", "--output", run)
     words = ["report", run, searched / "bm25.parquet", "--qrels", searched / "judgments.tsv"]
-    done = hybrid(*words, "--output", searched / "r.html")
-    assert done.code == 0, done.err
+    ran(*words, "--output", searched / "r.html")
     assert "salt of oceans" in (searched / "r.html").read_text()

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid, raises
+from command import hybrid, raises, ran
 from small_artifacts import vector_scores
 from terminal import Terminal
 
@@ -228,8 +228,7 @@ def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pyt
 
     monkeypatch.setattr("hybrid_cli.artifacts.opening.open_bm25", counted)
     monkeypatch.setattr("sys.stdin", io.StringIO("salt in sea water\n\nxylophone\noxygen in the blood\n"))
-    done = hybrid("search", "--index", lexical, "--interactive", "-k", 1)
-    assert done.code == 0, done.err
+    done = ran("search", "--index", lexical, "--interactive", "-k", 1)
     asked, first, _, other, none, _, last, *_ = done.out.splitlines()
     assert (asked, first[:14]) == ("query: salt in sea water", " 1. Table salt")
     assert (other, none, last[:9]) == ("query: xylophone", "no hits", " 1. Lungs")
@@ -250,8 +249,7 @@ def test_indexes_of_the_same_name_keep_their_ranks(tiny: Path, tmp_path: Path) -
     for name in "ab":
         index_bm25(tiny, output=tmp_path / name / "index")
     both = f"{tmp_path}/a/index,{tmp_path}/b/index"
-    done = hybrid("search", "--index", both, "--query", "salt in sea water", "--format", "json")
-    assert done.code == 0, done.err
+    done = ran("search", "--index", both, "--query", "salt in sea water", "--format", "json")
     assert json.loads(done.out)["hits"][0]["ranks"].keys() == {"a/index", "b/index"}
 
 
@@ -303,8 +301,7 @@ def test_hits_without_a_corpus_are_ids_and_a_warning(tiny: Path, tmp_path: Path)
 
 def test_a_dry_run_checks_the_inputs_and_writes_nothing(tiny: Path, dense: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.parquet"
-    done = hybrid("search", tiny, "--split", "test", "--index", dense, "--output", output, "--dry-run")
-    assert done.code == 0
+    done = ran("search", tiny, "--split", "test", "--index", dense, "--output", output, "--dry-run")
     assert done.out.split()[:2] == ["output", str(output)]
     assert not output.exists()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, hybrid, raises
+from command import Notices, hybrid, raises, ran
 from small_artifacts import write_run
 
 from hybrid_cli.stages.concat_runs import concat_runs
@@ -131,10 +131,10 @@ def test_a_search_with_other_documents_than_those_of_the_index_warns(workdir: Pa
     def prepare(output: str, *texts: str) -> None:
         lines = ["id,text", *(f"{number},{text}" for number, text in enumerate(texts, 1))]
         Path("docs.csv").write_text("\n".join(lines) + "\n")
-        assert hybrid("prepare", "files", "docs.csv", "--output", output, "--overwrite").code == 0
+        ran("prepare", "files", "docs.csv", "--output", output, "--overwrite")
 
     prepare("data", "the walrus sings", "the cat sits")
-    assert hybrid("index-bm25", "data", "--output", "bm25", "--threads", "1").code == 0
+    ran("index-bm25", "data", "--output", "bm25", "--threads", "1")
     shutil.copytree("data", "copy")
     prepare("other", "a dog")
     Path("queries.jsonl").write_text('{"qid": "q", "text": "walrus"}\n')

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import hybrid, raises
+from command import hybrid, raises, ran
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder as Theirs
 from sentence_transformers import SentenceTransformer
@@ -226,21 +226,21 @@ def test_search_uses_a_contract(
 ) -> None:
     """The library opens a folder when it is encoded; searches, and a combination with it, need the library no more."""
     index, both = tmp_path / "index", tmp_path / "both"
-    assert hybrid("encode", tiny, "--model", saved["dense"], "--dtype", "fp32", "--output", index).code == 0
-    assert hybrid("combine", saved["dense"], "minilm", "--output", both).code == 0
+    ran("encode", tiny, "--model", saved["dense"], "--dtype", "fp32", "--output", index)
+    ran("combine", saved["dense"], "minilm", "--output", both)
     vectors = open_encoder(both).encode_queries(QUERIES)
     monkeypatch.setattr("hybrid_cli.encoders.library.open_in_library", None)
     monkeypatch.setattr("hybrid_cli.encoders.contract.in_library", None)
     out = tmp_path / "run.parquet"
-    assert hybrid("search", tiny, "--split", "test", "--index", index, "--output", out).code == 0
+    ran("search", tiny, "--split", "test", "--index", index, "--output", out)
     np.testing.assert_array_equal(open_encoder(both).encode_queries(QUERIES), vectors)
 
 
 @pytest.mark.parametrize("name", ["static", "routes", "sparse"])
 def test_a_model_in_the_library_is_searched(tiny: Path, saved: dict[str, Path], name: str, tmp_path: Path) -> None:
     index, out = tmp_path / "index", tmp_path / "run.parquet"
-    assert hybrid("encode", tiny, "--model", saved[name], "--dtype", "fp32", "--output", index).code == 0
-    assert hybrid("search", tiny, "--split", "test", "--index", index, "--output", out).code == 0
+    ran("encode", tiny, "--model", saved[name], "--dtype", "fp32", "--output", index)
+    ran("search", tiny, "--split", "test", "--index", index, "--output", out)
     done = hybrid("encode", tiny, "--model", saved[name], "--query-max-len", "9", "--output", tmp_path / "other")
     assert done.problem == "transformer-option"
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Refusal, hybrid, raises, refusal
+from command import Refusal, hybrid, raises, ran, refusal
 from sparse_models import write_checkpoint
 from tiny_collection import write_lines
 
@@ -64,8 +64,7 @@ def here(indexed: Path, workdir: Path) -> Path:
 def exported(form: str, *options: str) -> Path:
     queries = ["--collection", "tiny", "--split", "test"]
     words = ["export", "bm25", "--dense", "dense", "--format", form, "--output", f"out/{form}", *queries, *options]
-    done = hybrid(*words)
-    assert done.code == 0, done.err
+    ran(*words)
     return Path("out", form)
 
 
@@ -78,8 +77,7 @@ def retriever(here: Path) -> Path:
 def test_the_indexes_of_a_retriever_are_exported_as_they_are_alone(retriever: Path, form: str) -> None:
     alone = exported(form)
     queries = ["--collection", "tiny", "--split", "test"]
-    done = hybrid("export", retriever, "--format", form, *queries, "--output", "both")
-    assert done.code == 0, done.err
+    done = ran("export", retriever, "--format", form, *queries, "--output", "both")
     assert done.says("fusion-written")
     fusion = json.loads(Path("both/fusion.json").read_text())
     for name in ("documents.ndjson", "documents.jsonl", "documents.parquet", "index.json"):
@@ -96,8 +94,7 @@ def test_every_dense_index_of_a_retriever_has_vectors(here: Path, tiny_bert: Pat
     compose([Path("dense"), Path("bm25"), Path("short")], method="rrf", output=Path("retriever"))
     queries = ["--collection", "tiny", "--split", "test"]
     for form in ENGINES:
-        done = hybrid("export", "retriever", "--format", form, *queries, "--output", form)
-        assert done.code == 0, done.err
+        ran("export", "retriever", "--format", form, *queries, "--output", form)
     documents = pl.read_parquet("parquet/documents.parquet")
     expected = open_dense(Path("short"))
     rows = np.array([expected.docids.to_list().index(docid) for docid in documents["docid"]])
@@ -113,9 +110,8 @@ def test_every_dense_index_of_a_retriever_has_vectors(here: Path, tiny_bert: Pat
 
 def test_a_retriever_has_the_formats_of_its_indexes(retriever: Path) -> None:
     for form, index, output in (("pyserini", "dense", "dense/index"), ("anserini", "bm25", "bm25")):
-        assert hybrid("export", index, "--format", form, "--output", f"alone-{form}").code == 0
-        done = hybrid("export", retriever, "--format", form, "--output", form)
-        assert done.code == 0, done.err
+        ran("export", index, "--format", form, "--output", f"alone-{form}")
+        ran("export", retriever, "--format", form, "--output", form)
         alone = Path(f"alone-{form}", "index") if form == "pyserini" else Path(f"alone-{form}")
         assert Path(form, output).read_bytes() == alone.read_bytes()
         assert json.loads(Path(form, "fusion.json").read_text())["method"] == "weighted-sum"
@@ -150,8 +146,7 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
     corpus.write_parquet("typed/corpus.parquet")
     for engine in ENGINES:
         words = ["export", "whole", "--dense", "dense", "--format", engine, "--collection", "typed/corpus.parquet"]
-        done = hybrid(*words, "--output", f"typed/{engine}")
-        assert done.code == 0, done.err
+        ran(*words, "--output", f"typed/{engine}")
     columns = ["year", "language", "price", "free"]
     table = pl.read_parquet("typed/parquet/documents.parquet")
     assert table.select("docid", *columns).sort("docid").equals(corpus.select("docid", *columns).sort("docid"))
@@ -174,7 +169,7 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
 )
 def test_unusable_exports_are_refused(here: Path, words: str, message: str | Refusal) -> None:
     if "codes" in words:
-        assert hybrid("encode", "dense", "--index-type", "binary", "--output", "codes").code == 0
+        ran("encode", "dense", "--index-type", "binary", "--output", "codes")
     done = hybrid("export", *words.split(), "--output", "refused")
     assert done.code == 2
     assert done.is_problem(message)
@@ -184,8 +179,7 @@ def test_unusable_exports_are_refused(here: Path, words: str, message: str | Ref
 
 def test_an_export_is_up_to_date_and_works_without_a_dense_index(here: Path) -> None:
     for _ in range(2):
-        done = hybrid("export", "bm25", "--format", "parquet", "--output", "lexical")
-        assert done.code == 0, done.err
+        done = ran("export", "bm25", "--format", "parquet", "--output", "lexical")
     assert done.says("up-to-date")
     assert pl.read_parquet("lexical/documents.parquet").columns == ["docid", "title", "text", "indices", "values"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Refusal, hybrid, refusal
+from command import Refusal, hybrid, ran, refusal
 from processes import run
 from test_index_updates import parts
 from test_index_updates import searched as searched_parts
@@ -56,8 +56,7 @@ def here(indexed: Path, workdir: Path) -> Path:
 def searched(index: str, *options: str) -> pl.DataFrame:
     words = ["search", "--index", index, "--output", "run.parquet", "--overwrite", *options]
     words += [] if "--queries" in options else ["tiny", "--split", "test"]
-    done = hybrid(*words)
-    assert done.code == 0, done.err
+    ran(*words)
     return read_run(Path("run.parquet"))
 
 
@@ -111,11 +110,9 @@ def test_shards_are_artifacts_that_verify_and_inspect_read(here: Path) -> None:
         ["inspect", "copied"],
         ["inspect", "shards"],
     ):
-        done = hybrid(*command)
-        assert done.code == 0, done.err
+        ran(*command)
     assert hybrid("index-bm25", "tiny", "--k1", "1.2", "--shards", "3", "--output", "shards").says("up-to-date")
-    hits = hybrid("search", "--index", "shards", "--query", "json", "--format", "json")
-    assert hits.code == 0, hits.err
+    ran("search", "--index", "shards", "--query", "json", "--format", "json")
 
 
 @pytest.mark.parametrize(
@@ -183,8 +180,7 @@ def test_completed_shards_survive_an_interruption(here: Path, tmp_path: Path, mo
 def test_shards_of_parts_of_a_corpus_are_searched_next_to_an_index_of_the_whole(here: Path) -> None:
     """With the titles of all parts; an index of fewer documents is refused."""
     for words in (["--index", "dense-[0-2],bm25"], ["--index", "bm25,dense-[0-2]"], ["--index", "dense-[0-2]"]):
-        found = hybrid("search", *words, "--query", "salt moon pulls oceans json", "--hits", "12", "--format", "json")
-        assert found.code == 0, found.err
+        found = ran("search", *words, "--query", "salt moon pulls oceans json", "--hits", "12", "--format", "json")
         rows = [json.loads(line) for line in found.out.splitlines()]
         hits = rows[0].get("hits", rows)
         assert len(hits) == 12
@@ -196,8 +192,7 @@ def test_shards_of_parts_of_a_corpus_are_searched_next_to_an_index_of_the_whole(
 
 
 def test_lexical_indexes_without_a_hit_give_no_rows(here: Path) -> None:
-    found = hybrid("search", "--index", "bm25,shards", "--query", "zzzz")
-    assert found.code == 0, found.err
+    found = ran("search", "--index", "bm25,shards", "--query", "zzzz")
     assert "Traceback" not in found.err
 
 
@@ -213,9 +208,8 @@ def changed_parts(parts: Path, workdir: Path) -> Path:
 
 
 def changed(*words: str) -> None:
-    done = hybrid(*words)
-    assert done.code == 0, done.err
-    assert hybrid("inspect", "--verify", words[-1]).code == 0
+    ran(*words)
+    ran("inspect", "--verify", words[-1])
 
 
 def shared(index: str, other: str) -> list[bool]:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from command import Notices, hybrid, raises
+from command import Notices, hybrid, raises, ran
 from gradient_descent import TOLERANCE, errors, gradient_descent
 from test_train_dense import write_examples
 from trainings import curve, weights
@@ -328,14 +328,14 @@ def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
     """By the examples of the reranker, behind the model that it taught, or behind the examples that it scored."""
     train = ["--model", "model", "--max-steps", 1, "--batch-size", 2]
     mine = ["mine-negatives", "collection", "--split", "test", "--sources", "random:2", "--output", "test.parquet"]
-    assert hybrid(*mine).code == 0
-    assert hybrid("train-reranker", "test.parquet", *train, "--output", "teacher").code == 0
-    assert hybrid("rerank", "train.parquet", "--model", "teacher", "--output", "scored.parquet").code == 0
+    ran(*mine)
+    ran("train-reranker", "test.parquet", *train, "--output", "teacher")
+    ran("rerank", "train.parquet", "--model", "teacher", "--output", "scored.parquet")
     for name, words in (("stored", ["scored.parquet"]), ("computed", ["train.parquet", "--teacher", "teacher"])):
-        assert hybrid("train-dense", *words, "--distill", "kl", *train, "--output", name).code == 0
-        assert hybrid("encode", "collection", "--model", name, "--output", f"{name}-index").code == 0
+        ran("train-dense", *words, "--distill", "kl", *train, "--output", name)
+        ran("encode", "collection", "--model", name, "--output", f"{name}-index")
         out = f"{name}.parquet"
-        assert hybrid("search", "collection", "--split", "test", "--index", f"{name}-index", "--output", out).code == 0
+        ran("search", "collection", "--split", "test", "--index", f"{name}-index", "--output", out)
         done = hybrid("evaluate", "collection", "--split", "test", out)
         assert done.says("queries-reused", part="training examples")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import hybrid, refused
+from command import ran, refused
 
 from hybrid_cli import artifacts
 from hybrid_cli.collections.readers import markup, trec
@@ -57,11 +57,10 @@ UPPER = "<TOP><NUM>Number: 9</NUM><TITLE>tea\n&amp; coffee</TITLE></TOP>"
 def topics_of(folder: Path, content: str, *words: object, name: str = "topics.txt") -> list[tuple[str, str]]:
     (folder / name).write_text(content, "utf-8")
     (folder / "docs.jsonl").write_text('{"id": "1", "text": "a document"}\n', "utf-8")
-    done = hybrid(
+    ran(
         *("prepare", "trec", folder / "docs.jsonl", "--topics", f"test={folder / name}", *words),
         *("--output", folder / "made", "--overwrite"),
     )
-    assert done.code == 0, done.err
     return pl.read_parquet(folder / "made" / "queries.test.parquet").select("qid", "text").rows()
 
 
@@ -173,8 +172,7 @@ On &para; 5 <ITAG tagnum=90>sign</ITAG>.
 def document(folder: Path, content: str, *words: object) -> tuple[tuple[str, str, str], dict[str, Any]]:
     """Return the only document of a file (id, title, text), and the counts of what was left out."""
     (folder / "docs").write_text(content, "utf-8")
-    done = hybrid("prepare", "trec", folder / "docs", *words, "--output", folder / "made", "--overwrite")
-    assert done.code == 0, done.err
+    ran("prepare", "trec", folder / "docs", *words, "--output", folder / "made", "--overwrite")
     counts = artifacts.read_manifest(folder / "made").counts
     (row,) = pl.read_parquet(folder / "made" / "corpus.parquet").select("docid", "title", "text").rows()
     return row, counts.get("other_content", {}).get("documents", {})
@@ -220,7 +218,7 @@ def test_what_describes_a_disk_is_no_document(tmp_path: Path) -> None:
     (folder := tmp_path / "disk").mkdir()
     for name, text in {"readme.txt": "about the disk", "ap.dtd": "<!ELEMENT DOC>", "ap1": AP}.items():
         (folder / name).write_text(text)
-    assert hybrid("prepare", "trec", folder, "--output", tmp_path / "made").code == 0
+    ran("prepare", "trec", folder, "--output", tmp_path / "made")
     assert pl.read_parquet(tmp_path / "made" / "corpus.parquet")["docid"].to_list() == ["AP880212-0001"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import cases, hybrid, refusal
+from command import cases, hybrid, ran, refusal
 from processes import run
 from test_index_updates import contents
 
@@ -173,8 +173,7 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     assert (dry.code, dry.says("documents-changed", **changes)) == (0, True)
     assert read_retriever(Path("made/retriever")) == before
     assert len(list(Path("made").iterdir())) == 4
-    done = hybrid("update", "made", "docs")
-    assert done.code == 0, done.err
+    done = ran("update", "made", "docs")
     assert done.says("documents-changed", **changes)
     after = read_retriever(Path("made/retriever"))
     assert (after.generation, after.changed) == (2, {"added": 1, "replaced": 1, "removed": 1})
@@ -187,11 +186,10 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     from hybrid_cli import open_retriever
 
     assert {"bm25_rank", "dense_score"} <= set(open_retriever("made").search("salt").columns)
-    measured = hybrid("evaluate", "made", "--split", "test")
-    assert measured.code == 0, measured.err
-    assert hybrid("inspect", "made/retriever").code == 0
+    ran("evaluate", "made", "--split", "test")
+    ran("inspect", "made/retriever")
     assert inspect(["made/retriever"])["retriever"]["changed"] == after.changed
-    assert hybrid("inspect", "--verify", "made").code == 0
+    ran("inspect", "--verify", "made")
     again = hybrid("update", "made", "docs")
     assert again.says("documents-changed", added=0, replaced=0, removed=0)
     assert read_retriever(Path("made/retriever")).generation == 2
@@ -231,27 +229,27 @@ def test_judgments_follow_the_passages(tiny_bert: Path, workdir: Path) -> None:
     home.start()
     (home.docs / "0.txt").write_text("one two three four five six seven eight nine")
     (home.docs / "1.txt").unlink()
-    assert hybrid("update", "made", "docs").code == 0
+    ran("update", "made", "docs")
     qrels = collection.read_qrels(Path("made/collection.2/qrels.test.parquet"))
     judged = qrels.group_by("qid", maintain_order=True).agg("docid", "relevance")
     assert judged["docid"].to_list()[0] == ["0.txt#0", "0.txt#1", "0.txt#2"]
     assert qrels.filter(pl.col("docid") == "1.txt")["relevance"].to_list() == [2]
     (home.docs / "1.txt").write_text("is back")
-    assert hybrid("update", "made", "docs").code == 0
+    ran("update", "made", "docs")
     qrels = collection.read_qrels(Path("made/collection.3/qrels.test.parquet"))
     assert qrels.filter(pl.col("docid") == "1.txt#0")["relevance"].to_list() == [2]
 
 
 def test_a_retriever_that_shares_an_index_keeps_it(home: Home) -> None:
-    assert hybrid("compose", "made/bm25", "made/dense", "--method", "rrf", "--output", "made/other").code == 0
+    ran("compose", "made/bm25", "made/dense", "--method", "rrf", "--output", "made/other")
     (home.docs / "new.txt").write_text("a walrus")
-    assert hybrid("update", "made/retriever", "docs", "--prune").code == 0
+    ran("update", "made/retriever", "docs", "--prune")
     assert {path.name for path in Path("made").iterdir()} >= {"bm25", "dense", "collection", "bm25.2"}
     (home.docs / "newer.txt").write_text("a seal")
-    assert hybrid("update", "made/other", "docs").code == 0
+    ran("update", "made/other", "docs")
     assert read_retriever(Path("made/other")).generation == 3
     assert read_retriever(Path("made/retriever")).generation == 2
-    assert hybrid("update", "made/retriever", "docs", "--prune").code == 0
+    ran("update", "made/retriever", "docs", "--prune")
     assert {path.name for path in Path("made").iterdir() if path.name.startswith("bm25")} == {"bm25.3", "bm25.4"}
 
 
@@ -290,9 +288,8 @@ def test_an_appended_index_is_updated_too(home: Home) -> None:
     Path("more/2.txt").write_text("another text of salt")
     call(PrepareFiles([Path("more")], output=Path("added")))
     for name in ("bm25", "dense"):
-        done = hybrid("update", f"made/{name}", "--add", "added", "--output", f"made/more-{name}", "--threads", "1")
-        assert done.code == 0, done.err
-    assert hybrid("compose", "made/more-bm25", "made/more-dense", "--method", "rrf", "--output", "made/more").code == 0
+        done = ran("update", f"made/{name}", "--add", "added", "--output", f"made/more-{name}", "--threads", "1")
+    ran("compose", "made/more-bm25", "made/more-dense", "--method", "rrf", "--output", "made/more")
     done = hybrid("update", "made/more", "docs")
     assert done.says("documents-changed", added=0, replaced=1, removed=1), done.err
     index = RetrieverFiles.read(Path("made/more")).indexes[0]
@@ -303,9 +300,8 @@ def test_an_appended_index_is_updated_too(home: Home) -> None:
 def test_a_document_that_was_deleted_from_the_indexes_is_added_again(home: Home) -> None:
     Path("gone.txt").write_text("1.txt\n")
     for name in ("bm25", "dense"):
-        done = hybrid("update", f"made/{name}", "--remove", "gone.txt", "--output", f"made/less-{name}")
-        assert done.code == 0, done.err
-    assert hybrid("compose", "made/less-bm25", "made/less-dense", "--method", "rrf", "--output", "made/less").code == 0
+        done = ran("update", f"made/{name}", "--remove", "gone.txt", "--output", f"made/less-{name}")
+    ran("compose", "made/less-bm25", "made/less-dense", "--method", "rrf", "--output", "made/less")
     done = hybrid("update", "made/less", "docs")
     assert done.says("documents-changed", added=1, replaced=0, removed=0, before=11), done.err
     files = RetrieverFiles.read(Path("made/less"))
@@ -367,7 +363,7 @@ def test_two_updates_at_once(home: Home) -> None:
         artifacts.lock_growing(Path("made/retriever.update"))
         done = hybrid("update", "made", "docs")
     assert done.problem == "locked"
-    assert hybrid("update", "made", "docs").code == 0
+    ran("update", "made", "docs")
 
 
 KILLED = """
@@ -402,5 +398,5 @@ def test_a_killed_update_leaves_the_old_state_or_the_new_one(home: Home) -> None
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert read_retriever(retriever).generation == 2
     assert hybrid("update", "made", "docs", "--threads", "1").says("documents-changed", added=0, removed=0)
-    assert hybrid("inspect", "--verify", "made").code == 0
+    ran("inspect", "--verify", "made")
     assert {path.name for path in Path("made").glob(".*")} <= {".retriever.partial.lock"}

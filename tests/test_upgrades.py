@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from command import hybrid, refused
+from command import hybrid, ran, refused
 from test_train_dense import write_examples
 
 from hybrid_cli import artifacts, storage
@@ -41,8 +41,7 @@ def made(name: str) -> Path:
         target = path.resolve()
         path.unlink()
         shutil.copytree(target, path) if target.is_dir() else shutil.copy(target, path)
-    done = hybrid(*STAGES[name], "--output", name)
-    assert done.code == 0, done.err
+    ran(*STAGES[name], "--output", name)
     return path
 
 
@@ -116,7 +115,7 @@ def test_a_lexical_index_of_an_earlier_form_is_refused_with_its_command(here: Pa
     done = refused(*words, problem="older-format", path=Path("bm25"))
     assert "hybrid index-bm25" in done.err
     refused(*STAGES["bm25"], "--output", "bm25", problem="older-format")
-    assert hybrid(*STAGES["bm25"], "--output", "bm25", "--overwrite").code == 0
+    ran(*STAGES["bm25"], "--output", "bm25", "--overwrite")
     assert artifacts.read_manifest("dense").format == storage.FORMAT
 
 
@@ -125,7 +124,7 @@ def test_an_option_of_a_newer_hybrid_is_named_with_its_version(fused: Path) -> N
     change_manifest(fused, options=manifest.options | {"sharpness": 1}, versions={"hybrid": "9.1"})
     done = refused(*STAGES["rrf.parquet"], "--output", fused, problem="output-of-a-newer-version")
     assert done.fields == {"path": fused, "version": "9.1", "options": ["sharpness"]}
-    assert hybrid(*STAGES["rrf.parquet"], "--output", fused, "--overwrite").code == 0
+    ran(*STAGES["rrf.parquet"], "--output", fused, "--overwrite")
 
 
 @pytest.mark.parametrize("change", [{"mood": "good"}, {"kind": "hologram"}])
@@ -141,15 +140,15 @@ def test_a_manifest_of_a_newer_hybrid_is_not_called_damaged(here: Path, change: 
 
 
 def test_shards_of_two_versions_are_one_index(here: Path) -> None:
-    assert hybrid("index-bm25", "collection", "--shards", 2, "--output", "sharded").code == 0
+    ran("index-bm25", "collection", "--shards", 2, "--output", "sharded")
     shards = sorted(Path("sharded").glob("*"))
     shards = [each for each in shards if (each / MANIFEST).is_file()]
     search = ("search", "collection", "--split", "test", "--index", "sharded/*")
-    assert hybrid(*search, "--output", "a.parquet").code == 0
+    ran(*search, "--output", "a.parquet")
     manifest = artifacts.read_manifest(shards[0])
     name = next(each for each in IndexBm25.declared() if each in manifest.options and each != "fields")
     change_manifest(shards[0], options=without(manifest.options, name))
-    assert hybrid(*search, "--output", "b.parquet").code == 0
+    ran(*search, "--output", "b.parquet")
 
 
 class Stop(Exception):
@@ -183,7 +182,7 @@ def test_a_checkpoint_of_another_version_is_refused(interrupted: list[object], s
     key.write_text(json.dumps(call[:-1] if stored is None else [*call[:-1], stored]))
     refused(*interrupted, problem="checkpoint-of-another-version")
     assert Path(".x.partial", layout.CHECKPOINT).is_dir()
-    assert hybrid(*interrupted, "--overwrite").code == 0
+    ran(*interrupted, "--overwrite")
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(interrupted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import regex
-from command import hybrid
+from command import ran
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,7 +163,7 @@ def texts_of(path: str) -> dict[str, str]:
 
 @pytest.mark.usefixtures("files")
 def test_passages_have_the_requested_words_and_together_the_text() -> None:
-    assert hybrid("prepare", "files", "docs.jsonl", "--split-passages", 100, "--output", "made").code == 0
+    ran("prepare", "files", "docs.jsonl", "--split-passages", 100, "--output", "made")
     found = texts_of("made")
     for name, text in TEXTS.items():
         own = [passage for docid, passage in found.items() if docid.startswith(f"{name}#")]
@@ -176,8 +176,7 @@ def test_passages_have_the_requested_words_and_together_the_text() -> None:
 def test_sentences_become_queries(workdir: Path, kind: str) -> None:
     rows = [{"id": name, "title": "", "text": text} for name, text in TEXTS.items()]
     Path("docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    done = hybrid("prepare", "files", "docs.jsonl", "--pseudo-queries", kind, "--output", "made")
-    assert done.code == 0, done.err
+    ran("prepare", "files", "docs.jsonl", "--pseudo-queries", kind, "--output", "made")
     queries = pl.concat(
         collection.read_queries(Path("made") / f"queries.{split}.parquet") for split in ("train", "dev")
     )
