@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import Notices
@@ -272,6 +272,14 @@ def two_runs(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     write_runs(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from browsing import chromium
+
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Tab, chromium
+from browsing import Tab
 from served import TOKEN, Answer, Served
 from tiny_collection import TINY_DOCUMENTS
 
@@ -250,12 +250,6 @@ def test_a_second_server_on_a_journal_is_refused(folder: Path, tmp_path: Path) -
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
     with serving(folder, journal) as server:
         assert state(server, "anna")["progress"]["answers"] == 1
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as opened:
-        yield opened
 
 
 class Desk(Tab):

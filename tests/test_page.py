@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from browsing import Tab, chromium
+from browsing import Tab
 from report_study import ATTACK
 from served import Served
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
@@ -90,12 +90,6 @@ def server(folder: Path) -> Iterator[Served]:
     words = ("--collection", folder / "data", "--split", "test", "--judgments", folder / "judgments.jsonl")
     with serving(folder, *words) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

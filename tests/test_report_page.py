@@ -1,21 +1,15 @@
 """The report in a browser: it opens offline, draws every chart, fits a phone, and escapes all text."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import Tab
 from report_study import ATTACK, HOSTILE_QUERIES, Study
 
 from hybrid_cli.stages.report import report
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser is installed ({', '.join(BROWSERS)})")
-
-PATIENCE = 180_000  # milliseconds; a busy machine may be ten times slower than an idle one
 WIDTHS = {"phone": 390, "desktop": 1280}
 JUDGED, RUNS = 7, 3
 # Marks of each chart: dots for queries and a line for the diagonal; circles and counts for a Venn diagram.
@@ -31,34 +25,19 @@ MARKS = """places => places.map(place => [place.dataset.figure, {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
 def html(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report(study.inputs, split="test", output=tmp_path_factory.mktemp("report") / "report.html")
 
 
-class OpenPage:
+class OpenPage(Tab):
     def __init__(self, browser: Any, path: Path, width: int, scheme: str):
-        self.faults: list[str] = []
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        context.set_default_timeout(PATIENCE)
-        self.page = context.new_page()
-        self.page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        self.page.on("request", lambda request: self._request(request.url, path))
-        self.page.goto(path.as_uri())
+        super().__init__(browser, path.as_uri(), width, scheme)
+        self.open("")
         self.until_drawn(scheme)
         self.charts = dict(self.page.eval_on_selector_all("[data-figure]", MARKS))
         for name, chart in self.charts.items():
-            if not chart["marks"] or (
-                name == "memory" and not chart["dots"]
-            ):  # its front line is a mark even without dots
+            marks = "dots" if name == "memory" else "marks"  # the front line of `memory` is a mark even without dots
+            if not chart[marks]:
                 self.faults.append(f"chart {name} is empty")
             if chart["lost"]:
                 self.faults.append(f"chart {name} has {chart['lost']} marks without coordinates")
@@ -71,12 +50,8 @@ class OpenPage:
         # Not wait_for_function: it evaluates text in the page, which the page's own policy forbids.
         self.page.wait_for_selector(f"html[data-drawn={scheme}]", state="attached")
 
-    def _request(self, url: str, path: Path) -> None:
-        if url != path.as_uri():
-            self.faults.append(f"request: {url}")
-
-    def close(self) -> None:
-        self.page.context.close()
+    def _heard(self, message: Any) -> None:
+        self.faults.append(f"console {message.type}: {message.text}")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +66,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., OpenPage]]:
 
     yield opens
     for each in opened.values():
-        each.close()
+        each.context.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
