@@ -169,6 +169,14 @@ def reranker(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training examples whose queries share words with their positives only."""
+    from test_train_dense import write_examples
+
+    return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
+
+
+@pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Study:
     """Runs of BM25, of a trained encoder and of both, with their inputs."""
     from report_study import make

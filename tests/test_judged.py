@@ -1,10 +1,12 @@
 """Judgments without a collection, and runs without judgments: what belongs to them is found through manifests."""
 
+import io
 import json
+import shlex
 from pathlib import Path
 
 import pytest
-from command import hybrid, ran, refused
+from command import Done, hybrid, ran, refused
 from tiny_collection import write_lines
 
 pytestmark = pytest.mark.usefixtures("workdir")  # refused commands must not change the current folder
@@ -98,3 +100,101 @@ def test_compose_tunes_on_a_file_of_judgments(made: Path, tmp_path: Path) -> Non
     refused(*tune, made / "judgments.tsv", "--split", "dev", *output, problem="option-does-not-apply", option="split")
     others = write_lines(tmp_path / "others.tsv", "q0 0 d1 1", "t0 0 d1 1")
     refused(*tune, others, *output, problem="queries-missing", path=str(others))
+
+
+def next_command(done: Done) -> list[str]:
+    assert done.code == 0, done.err
+    commands = [str(notice.fields["command"]) for notice in done.notices.heard if notice.code == "next-command"]
+    assert len(commands) == 1
+    assert commands[0] in done.err.splitlines()
+    return shlex.split(commands[0])[1:]
+
+
+@pytest.fixture
+def two_indexes(tmp_path: Path) -> Path:
+    docs = write_lines(
+        tmp_path / "docs.csv", "id,text", "d1,salt of the deep sea", "d2,two tides of one day", "d3,salt"
+    )
+    queries = write_lines(tmp_path / "q.txt", "salt of oceans", "tides by day", "deep water", "one sea")
+    data = tmp_path / "data"
+    commands: list[list[object]] = [["prepare", "files", docs, "--queries", f"own={queries}", "--output", data]]
+    for name, k1 in (("bm25", 0.9), ("other", 0.1)):
+        index, run = tmp_path / name, tmp_path / f"{name}.parquet"
+        commands += [
+            ["index-bm25", data, "--k1", k1, "--output", index],
+            ["search", data, "--split", "own", "--index", index, "--output", run],
+        ]
+    for words in commands:
+        done = hybrid(*words)
+        assert done.code == 0, done.err
+    return tmp_path
+
+
+def test_judging_leads_to_a_retriever(two_indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+    both = [two_indexes / "bm25.parquet", two_indexes / "other.parquet"]
+    judged = hybrid("judge", two_indexes / "data", *both, "--split", "own", "--output", two_indexes / "judgments.tsv")
+    tuning = next_command(judged)
+    assert tuning[0] == "fuse"
+    assert str(two_indexes / "judgments.tsv") in tuning
+    composing = next_command(hybrid(*tuning))
+    assert composing[:3] == ["compose", str(two_indexes / "bm25"), str(two_indexes / "other")]
+    composed = hybrid(*composing)
+    assert composed.code == 0, composed.err
+    assert not composed.says("next-command")
+    found = hybrid("search", "--index", composing[composing.index("--output") + 1], "--query", "salt")
+    assert found.code == 0, found.err
+
+
+def test_a_retriever_is_judged_and_tuned_or_measured(two_indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever, indexes = two_indexes / "retriever", [two_indexes / "bm25", two_indexes / "other"]
+    assert hybrid("compose", *indexes, "--method", "rrf", "--output", retriever).code == 0
+    words = ["judge", retriever, "--queries", two_indexes / "q.txt"]
+    words += ["--output", two_indexes / "judgments.tsv"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n"))
+    first = hybrid(*words)
+    assert (first.code, "salt" in first.out) == (0, True), first.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+    composing = next_command(hybrid(*words))
+    assert composing[:3] == ["compose", *map(str, indexes)]
+    composed = hybrid(*composing)
+    assert (composed.code, composed.says("next-command")) == (0, False), composed.err
+    tuned = json.loads((two_indexes / "retriever-tuned/retriever.json").read_text())["tuning"]
+    assert tuned["queries"] == len({line.split("\t")[0] for line in (two_indexes / "judgments.tsv").open()})
+    assert hybrid("compose", two_indexes / "bm25", "--output", two_indexes / "single").code == 0
+    for number, hits in enumerate(([two_indexes / "single"], [two_indexes / "data", two_indexes / "bm25.parquet"])):
+        monkeypatch.setattr("sys.stdin", io.StringIO("2\n0\n" * 20))
+        judging = hybrid("judge", *hits, "--split", "own", "--output", two_indexes / f"{number}.tsv")
+        measuring = next_command(judging)
+        assert (measuring[0], hybrid(*measuring).code) == ("evaluate", 0)
+
+
+def test_judging_needs_runs_or_a_retriever(two_indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(two_indexes)
+    refused("judge", "data", "--split", "own", "--output", "j.tsv", problem="missing-option", option="runs")
+    refused("judge", "bm25", "--output", "j.tsv", problem="missing-option", option="runs")
+    ran = hybrid("compose", "bm25", "--method", "minmax", "--output", "retriever")
+    assert ran.code == 0, ran.err
+    both = ["bm25.parquet", "retriever"]
+    refused("judge", "data", *both, "--output", "j.tsv", problem="conflicting-options", option="runs")
+
+
+def test_runs_without_indexes_are_fused(two_indexes: Path) -> None:
+    write_lines(two_indexes / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1", "4 0 d1 1")
+    both = [two_indexes / f"{name}.trec" for name in ("bm25", "other")]
+    for path in both:
+        exported = hybrid("export", path.with_suffix(".parquet"), "--format", "trec", "--output", path)
+        assert exported.code == 0, exported.err
+    words = [
+        "fuse",
+        *both,
+        "--tune",
+        "--qrels",
+        two_indexes / "judgments.tsv",
+        "--output",
+        two_indexes / "weights.json",
+    ]
+    fusing = next_command(hybrid(*words))
+    assert fusing[0] == "fuse"
+    fused = hybrid(*fusing)
+    assert fused.code == 0, fused.err

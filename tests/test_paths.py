@@ -3,20 +3,25 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from command import hybrid, raises, ran
+from command import hybrid, raises, ran, refused
 from small_artifacts import open_output, write_folder, write_run
+from test_train_dense import write_examples
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, storage
-from hybrid_cli.artifacts import Named
+from hybrid_cli.artifacts import Manifest, Named
 from hybrid_cli.artifacts.indexes import model_input, recorded_model
+from hybrid_cli.commands import COMMANDS, IndexBm25, TrainDense
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.storage import MANIFEST, Kind
+from hybrid_cli.storage import MANIFEST, SCHEMAS, Kind, layout
+from hybrid_cli.training import loop
 
 
 def input_of(artifact: Path, role: str) -> Path | None:
@@ -169,3 +174,178 @@ def test_commands_work_from_another_folder(opened: Path, tmp_path: Path, monkeyp
         assert state not in lineage
     for source in ("docs.jsonl", "models/bert", "corpus.parquet"):
         assert source in lineage
+
+
+STAGES: dict[str, tuple[object, ...]] = {  # output -> the command that made it
+    "bm25": ("index-bm25", "collection", "--threads", "1"),
+    "dense": ("encode", "collection", "--model", "model", "--dtype", "fp32"),
+    "bm25.parquet": ("search", "collection", "--split", "test", "--index", "bm25"),
+    "dense.parquet": ("search", "collection", "--split", "test", "--index", "dense"),
+    "train.parquet": ("mine-negatives", "collection", "--split", "train", "--sources", "random:2"),
+    "rrf.parquet": ("fuse", "bm25.parquet", "dense.parquet", "--method", "rrf"),
+    "encoder": ("train-dense", "train.parquet", "--model", "model", "--loss", "nll", "--max-steps", "1"),
+}
+
+
+@pytest.fixture
+def fused(here: Path) -> Path:
+    return made("rrf.parquet")
+
+
+def made(name: str) -> Path:
+    """Run the command of an output, as a copy that may be changed."""
+    path = Path(name)
+    if path.is_symlink():
+        target = path.resolve()
+        path.unlink()
+        shutil.copytree(target, path) if target.is_dir() else shutil.copy(target, path)
+    ran(*STAGES[name], "--output", name)
+    return path
+
+
+def change_manifest(path: Path, **changes: Any) -> None:
+    """Replace fields of the manifest of an artifact, as another version would have written it."""
+    manifest = replace(artifacts.read_manifest(path), **changes)
+    if path.is_dir():
+        (path / MANIFEST).write_text(manifest.to_json())
+    else:
+        storage.write_parquet(path, [pq.read_table(path)], SCHEMAS[manifest.kind], manifest)
+
+
+def without(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {other: value for other, value in options.items() if other != name}
+
+
+def defaults(manifest: Manifest) -> set[str]:
+    """Return the options of a manifest that have their defaults."""
+    others = {name: without(manifest.options, name) for name in manifest.options}
+    completed = {name: artifacts.options_of(replace(manifest, options=rest), [name]) for name, rest in others.items()}
+    return {name for name, value in manifest.options.items() if completed[name].get(name) == value}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_an_option_that_a_manifest_lacks_had_its_default(here: Path, name: str) -> None:
+    """Each option in turn was unknown to the version that made the output."""
+    path = made(name)
+    manifest = artifacts.read_manifest(path)
+    kind = next(each for each in COMMANDS if each.command == manifest.stage)
+    tried = 0
+    for option, declared in kind.declared().items():
+        if option not in defaults(manifest):
+            continue
+        assert declared.recorded
+        change_manifest(path, options=without(manifest.options, option))
+        done = hybrid(*STAGES[name], "--output", name)
+        assert (done.code, done.says("up-to-date", stage=manifest.stage, path=name)) == (0, True), option
+        tried += 1
+    assert tried >= 2
+
+
+def test_an_absent_option_with_another_value_is_another_call(fused: Path) -> None:
+    manifest = artifacts.read_manifest(fused)
+    change_manifest(fused, options=without(manifest.options, "rrf_k"))
+    done = refused(*STAGES["rrf.parquet"], "--rrf-k", 7, "--output", fused, problem="output-differs")
+    assert done.fields["options"] == ["rrf_k"]
+
+
+def test_a_default_by_another_option_is_that_of_the_recorded_one() -> None:
+    recorded = Manifest(Kind.ENCODER, "train-dense", {"loss": "roc"}, {}, versions={"hybrid": "0.2.0"})
+    wanted = TrainDense(Path("x"), output=Path("y"), loss="roc", index=Path("z")).recorded()
+    assert artifacts.options_of(recorded, ["ortho_weight"])["ortho_weight"] == wanted["ortho_weight"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("search", "--index", "bm25", "--query", "salt"),
+        ("search", "collection", "--split", "test", "--index", "bm25", "--output", "new.parquet"),
+        ("inspect", "bm25"),
+        ("update", "bm25", "--add", "collection", "--output", "new"),
+        ("update", "bm25", "--remove", "ids.txt", "--output", "new"),
+        ("compose", "bm25", "dense", "--output", "new"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_lexical_index_of_an_earlier_form_is_refused_with_its_command(here: Path, words: tuple[str, ...]) -> None:
+    """Its kind has a format of its own: other artifacts of that version are read."""
+    Path("ids.txt").write_text("007\n")
+    change_manifest(made("bm25"), format=storage.FORMAT)
+    done = refused(*words, problem="older-format", path=Path("bm25"))
+    assert "hybrid index-bm25" in done.err
+    refused(*STAGES["bm25"], "--output", "bm25", problem="older-format")
+    ran(*STAGES["bm25"], "--output", "bm25", "--overwrite")
+    assert artifacts.read_manifest("dense").format == storage.FORMAT
+
+
+def test_an_option_of_a_newer_hybrid_is_named_with_its_version(fused: Path) -> None:
+    manifest = artifacts.read_manifest(fused)
+    change_manifest(fused, options=manifest.options | {"sharpness": 1}, versions={"hybrid": "9.1"})
+    done = refused(*STAGES["rrf.parquet"], "--output", fused, problem="output-of-a-newer-version")
+    assert done.fields == {"path": fused, "version": "9.1", "options": ["sharpness"]}
+    ran(*STAGES["rrf.parquet"], "--output", fused, "--overwrite")
+
+
+@pytest.mark.parametrize("change", [{"mood": "good"}, {"kind": "hologram"}])
+def test_a_manifest_of_a_newer_hybrid_is_not_called_damaged(here: Path, change: dict[str, Any]) -> None:
+    fields = json.loads((made("bm25") / MANIFEST).read_text()) | change
+    fields["versions"]["hybrid"] = "9.1"
+    Path("bm25", MANIFEST).write_text(json.dumps(fields))
+    done = refused("inspect", "bm25", problem="newer-version")
+    assert done.fields == {"path": Path("bm25"), "version": "9.1"}
+    fields["versions"]["hybrid"] = "no version"
+    Path("bm25", MANIFEST).write_text(json.dumps(fields))
+    assert refused("inspect", "bm25", code=1).problem.startswith("damaged")
+
+
+def test_shards_of_two_versions_are_one_index(here: Path) -> None:
+    ran("index-bm25", "collection", "--shards", 2, "--output", "sharded")
+    shards = sorted(Path("sharded").glob("*"))
+    shards = [each for each in shards if (each / MANIFEST).is_file()]
+    search = ("search", "collection", "--split", "test", "--index", "sharded/*")
+    ran(*search, "--output", "a.parquet")
+    manifest = artifacts.read_manifest(shards[0])
+    name = next(each for each in IndexBm25.declared() if each in manifest.options and each != "fields")
+    change_manifest(shards[0], options=without(manifest.options, name))
+    ran(*search, "--output", "b.parquet")
+
+
+class Stop(Exception):
+    """Raised after the first checkpoint of a training."""
+
+
+@pytest.fixture
+def interrupted(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The command of a training that stopped after its first checkpoint, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    words = ["train-dense", write_examples(tmp_path / "examples.parquet"), "--model", tiny_bert, "--max-steps", 6]
+    words += ["--checkpoint-steps", 2, "--loss", "nll", "--batch-size", 4, "--device", "cpu", "--output", "x"]
+    save = loop.save_checkpoint
+
+    def then_stop(*inputs: Any) -> None:
+        save(*inputs)
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "save_checkpoint", then_stop)
+        assert isinstance(hybrid(*words).error or Stop(), Stop)
+    assert Path(".x.partial", layout.CHECKPOINT).is_dir()
+    return words
+
+
+@pytest.mark.parametrize("stored", ["0.1.9", None])
+def test_a_checkpoint_of_another_version_is_refused(interrupted: list[object], stored: str | None) -> None:
+    """Its model and its optimizer may have other parameters, and its steps another meaning."""
+    key = Path(".x.partial", ".key")
+    call = json.loads(key.read_text())
+    key.write_text(json.dumps(call[:-1] if stored is None else [*call[:-1], stored]))
+    refused(*interrupted, problem="checkpoint-of-another-version")
+    assert Path(".x.partial", layout.CHECKPOINT).is_dir()
+    ran(*interrupted, "--overwrite")
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(interrupted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = loop.parameter_groups
+    monkeypatch.setattr(loop, "parameter_groups", lambda *given: [*groups(*given), {"params": []}])  # of other code
+    done = refused(*interrupted, problem="checkpoint-of-another-version")
+    assert done.fields["path"] == Path(".x.partial", layout.CHECKPOINT)
+    monkeypatch.undo()

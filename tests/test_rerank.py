@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from small_artifacts import write_run
 from test_report import Page
-from test_train_dense import write_examples
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
 from hybrid_cli import artifacts, runs
@@ -196,11 +195,6 @@ PAIRS = pl.DataFrame(
         "text": ["The river has two banks. " * 20, "Money that a bank lends.", "A square matrix.", ""],
     }
 )
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 import torch
 from command import Notices, hybrid, raises, ran
 from gradient_descent import TOLERANCE, errors, gradient_descent
-from test_train_dense import write_examples
 from trainings import curve, weights
 
 from hybrid_cli import artifacts, storage
@@ -135,11 +134,6 @@ def test_distillation_is_added_to_any_loss(name: Any, loss: str) -> None:
     assert {key: value.item() for key, value in found.items()} == pytest.approx(
         {key: value.item() for key, value in alone.items()} | {name.replace("-", "_"): 0.25 * taught.item()}
     )
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
 
 
 @pytest.fixture(scope="module")

@@ -68,11 +68,6 @@ def write_examples(path: Path, count: int = 18, seed: int = 0) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
-
-
 def test_gradient_caching_makes_the_same_steps(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**PLAN, "max_steps": 3, "loss": "nll", "learning_rate": 0.02, "clip": 1e9}
     with gradient_descent() as plain:

@@ -27,11 +27,6 @@ class Stop(Exception):
     """In place of a kill."""
 
 
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("examples") / "train.parquet")
-
-
 @pytest.mark.parametrize(
     ("options", "warned"),
     [

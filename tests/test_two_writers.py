@@ -39,13 +39,18 @@ def hold(path: Path, folder: bool, ready: Event, release: Event) -> None:
         next(rows())
 
 
+def holding(path: Path, folder: bool) -> tuple[Any, Event, Event]:
+    context = multiprocessing.get_context("fork")
+    ready, release = context.Event(), context.Event()
+    process = context.Process(target=hold, args=(path, folder, ready, release))
+    process.start()
+    return process, ready, release
+
+
 @pytest.mark.parametrize("folder", [True, False])
 def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path: Path, folder: bool) -> None:
     path = tmp_path / ("index" if folder else "run.parquet")
-    context = multiprocessing.get_context("fork")
-    ready, release = context.Event(), context.Event()
-    first = context.Process(target=hold, args=(path, folder, ready, release))
-    first.start()
+    first, ready, release = holding(path, folder)
     try:
         assert ready.wait(60)
         with raises("locked", HybridError):
@@ -62,12 +67,8 @@ def test_a_second_writer_is_refused_while_the_first_one_writes(tmp_path: Path, f
 @pytest.mark.parametrize("folder", [True, False])
 def test_the_lock_of_a_killed_writer_does_not_block_others(tmp_path: Path, folder: bool) -> None:
     path = tmp_path / ("index" if folder else "run.parquet")
-    context = multiprocessing.get_context("fork")
-    ready, release = context.Event(), context.Event()
-    first = context.Process(target=hold, args=(path, folder, ready, release))
-    first.start()
+    first, ready, _ = holding(path, folder)
     assert ready.wait(60)
-    assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
     first.join()
     assert scratch_in(tmp_path)
