@@ -185,13 +185,6 @@ def test_a_dense_index_answers_a_query_without_words(here: Path) -> None:
     assert run["score"].is_finite().all()
 
 
-def test_the_name_of_a_hub_model_is_refused_offline(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for command in ("encode --model", "train-dense --model"):
-        done = refused(*typed(command, "owner/model"), problem="no-such-model")
-        assert done.fields["value"] == "owner/model"
-
-
 def damaged(made: Path, name: str, file: str, *, cut: bool) -> Path:
     folder = Path("damaged")
     shutil.copytree(made / name, folder)

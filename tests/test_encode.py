@@ -170,14 +170,6 @@ def test_an_impossible_index_is_refused_before_encoding(tiny: Path, tiny_bert: P
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_input_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
-    with raises("missing-option", option="collection"):
-        encode(output=tmp_path / "index", model=tiny_bert)
-    pq.write_table(storage.SCHEMAS[Kind.CORPUS].empty_table(), tmp_path / "corpus.parquet")
-    with raises("no-documents", path="corpus.parquet"):
-        encode(tmp_path / "corpus.parquet", output=tmp_path / "index", model=tiny_bert)
-
-
 def test_a_dense_index_is_rebuilt_without_encoding(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     flat = encode(tiny, output=tmp_path / "flat", model=tiny_bert, dtype="fp32")
     graph = encode(flat, output=tmp_path / "graph", index_type="HNSW8,Flat")

@@ -112,11 +112,6 @@ def test_markers_replace_cls(tiny_bert: Path) -> None:
     assert tokens.convert_ids_to_tokens(ids[1]) == ["[unused2]", "cat", "runs", "[SEP]"]
 
 
-def test_markers_distinguish_queries_from_documents(tiny_bert: Path) -> None:
-    encoder = TransformerEncoder.load(tiny_bert, markers="replace")
-    assert not np.allclose(encoder.encode_queries(["a dog"]), encoder.encode_documents([""], ["a dog"]))
-
-
 def test_mean_pooling_ignores_padding() -> None:
     states = torch.tensor([[[1.0], [3.0], [100.0]]])
     assert pool(states, torch.tensor([[1, 1, 0]]), "mean").item() == 2.0

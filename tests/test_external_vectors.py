@@ -235,11 +235,3 @@ def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None
                 output=tmp_path / f"index-{number}",
             )
         assert not (tmp_path / f"index-{number}").exists()
-
-
-def test_query_vectors_of_another_length_are_refused(tiny: Path, tmp_path: Path) -> None:
-    index = encode(tiny, from_vectors=saved(tmp_path / "d.npy", random_vectors(12)), output=tmp_path / "index")
-    short = saved(tmp_path / "q.npy", random_vectors(6, 4))
-    asked = encode(tiny, split="test", from_vectors=short, output=tmp_path / "queries")
-    with raises("other-width", value=4, expected=8, index="index"):
-        search(index=index, queries=asked, output=tmp_path / "run.parquet")

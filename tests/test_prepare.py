@@ -1,6 +1,5 @@
 """prepare: ids survive every format, policies are applied, errors name the line; samples and passages."""
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,18 +215,6 @@ def test_a_name_unsuitable_for_files_is_no_split(tmp_path: Path, split: str) -> 
         qrels = {split: folder / "qrels/test.tsv"}
         prepare(PrepareTrec(folder / "corpus.jsonl", qrels=qrels, output=tmp_path / "made"))
     assert [path.name for path in tmp_path.iterdir()] == ["beir"]
-
-
-def test_gzipped_beir_files_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:
-    folder = write_beir(tmp_path / "beir", ["a", "b"])
-    plain = folder / "corpus.jsonl"
-    whole = gzip.compress(plain.read_bytes())
-    (folder / "corpus.jsonl.gz").write_bytes(whole)
-    plain.unlink()
-    assert len(corpus_of(prepare(PrepareBeir(folder, output=tmp_path / "made")))) == 2
-    (folder / "corpus.jsonl.gz").write_bytes(whole[:-12])
-    with raises("damaged-compression"):
-        prepare(PrepareBeir(folder, output=tmp_path / "again"))
 
 
 def write_graded(folder: Path, documents: int = 40) -> Path:

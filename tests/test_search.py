@@ -299,13 +299,6 @@ def test_hits_without_a_corpus_are_ids_and_a_warning(tiny: Path, tmp_path: Path)
     assert done.warnings == ["corpus-changed"]
 
 
-def test_a_dry_run_checks_the_inputs_and_writes_nothing(tiny: Path, dense: Path, tmp_path: Path) -> None:
-    output = tmp_path / "run.parquet"
-    done = ran("search", tiny, "--split", "test", "--index", dense, "--output", output, "--dry-run")
-    assert done.out.split()[:2] == ["output", str(output)]
-    assert not output.exists()
-
-
 def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hits of a judged query come from parameters of the grid that the other fold selects."""
     assert len(stage.GRID) == 900  # (DualRM, section 4); a part of it here
