@@ -197,10 +197,8 @@ def test_hits_below_the_least_probability_are_dropped(docs: Path, tmp_path: Path
     assert found.select("qid", "docid", "rank").equals(expected)
     assert found["qid"].n_unique() < len(queries), "some queries have no hit"
     assert open_retriever(docs / "calibrated", min_probability=least).search(queries, 30).equals(found)
-    run = search(
-        docs / "rich", split="test", index=docs / "calibrated", hits=30, min_probability=least,
-        output=tmp_path / "run.parquet",
-    )  # fmt: skip
+    options: dict[str, Any] = {"split": "test", "hits": 30, "min_probability": least}
+    run = search(docs / "rich", index=docs / "calibrated", output=tmp_path / "run.parquet", **options)
     assert runs.read_run(run).select("qid", "docid", "rank").equals(expected)
     written = runs.with_probability(run, runs.read_run(run).select("qid", "docid"))
     np.testing.assert_allclose(written["probability"], kept["probability"])
@@ -238,8 +236,8 @@ def test_probabilities_of_a_retriever_without_calibration_are_refused(docs: Path
     plain = compose(sides(docs), method="rrf", output=workdir / "plain")
     words = ["--min-probability", "0.5"]
     refused("search", "--index", plain, "--query", "table", *words, problem="not-calibrated")
-    refused("search", docs / "rich", "--split", "test", "--index", plain, "--output", "run.parquet", *words,
-            problem="not-calibrated")  # fmt: skip
+    where = ("--split", "test", "--index", plain, "--output", "run.parquet")
+    refused("search", docs / "rich", *where, *words, problem="not-calibrated")
     with raises("not-calibrated"):
         open_index(docs / "bm25").search("table", min_probability=0.5)
 

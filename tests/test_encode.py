@@ -49,10 +49,8 @@ def test_the_index_has_the_vectors_of_the_encoder_in_corpus_order(tiny: Path, ti
 
 
 def test_the_manifest_records_contract_and_weights(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    folder = encode(
-        tiny, output=tmp_path / "index", model=tiny_bert, dtype="fp32", pooling="cls", doc_max_len=8,
-        doc_prefix="passage: ", query_max_len=None,
-    )  # fmt: skip
+    how: dict[str, Any] = {"model": tiny_bert, "dtype": "fp32", "pooling": "cls"}
+    folder = encode(tiny, output=tmp_path / "index", doc_max_len=8, doc_prefix="passage: ", query_max_len=None, **how)
     manifest = artifacts.read_manifest(folder, Kind.DENSE_INDEX)
     encoder = TransformerEncoder.load(tiny_bert, pooling="cls", doc_max_len=8, doc_prefix="passage: ")
     assert manifest.counts["contract"] == encoder.contract.to_dict()

@@ -344,8 +344,8 @@ def test_runs_are_filtered_whatever_the_search(library: Library, tmp_path: Path)
     folder, text = library.folder, "year >= 2020 AND lang IN ('de', 'en')"
     allowed = library.allowed(text)
     hybrid_indexes = [folder / "dense", folder / "bm25"]
-    vectors = encode(queries=folder / "queries.tsv", model=str(read_manifest(folder / "dense").input_path("model")),
-                     output=tmp_path / "vectors")  # fmt: skip
+    how: dict[str, Any] = {"queries": folder / "queries.tsv"}
+    vectors = encode(model=str(read_manifest(folder / "dense").input_path("model")), output=tmp_path / "vectors", **how)
     calls: dict[str, dict[str, Any]] = {
         "exact": {"index": hybrid_indexes, "exact": True, "weights": [1, 0.5]},
         "matrix-8bit": {"index": folder / "bm25", "engine": "matrix-8bit"},

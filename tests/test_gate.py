@@ -246,10 +246,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(PreparePythonDocs(package=["rich"], output=folder / "data/mine"))
     index_bm25(folder / "data/mine", output=folder / "out/retriever")
     search(folder / "data/mine", split="test", index=folder / "out/retriever", output=folder / "first.parquet")
-    search(
-        folder / "data/mine", split="test", index=folder / "out/retriever", k1=5.0, b=1.0,
-        output=folder / "second.parquet",
-    )  # fmt: skip
+    options: dict[str, Any] = {"split": "test", "k1": 5.0}
+    search(folder / "data/mine", index=folder / "out/retriever", b=1.0, output=folder / "second.parquet", **options)
     return folder
 
 

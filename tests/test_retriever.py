@@ -165,10 +165,8 @@ def test_indexes_in_memory_have_the_hits_of_those_on_disk(
         "dense": Dense(open_encoder(tiny_bert, dtype="fp32")).index(documents),
     }
     encode(tiny, model=str(tiny_bert), dtype="fp32", output=tmp_path / "dense")
-    composed = compose(
-        [made / "bm25", tmp_path / "dense"], method=method, missing=rule, weights="0.3,1", depth=DEPTH,
-        output=tmp_path / "retriever",
-    )  # fmt: skip
+    options: dict[str, Any] = {"method": method, "missing": rule, "weights": "0.3,1"}
+    composed = compose([made / "bm25", tmp_path / "dense"], depth=DEPTH, output=tmp_path / "retriever", **options)
     hits = Retriever.of(sides, method, [0.3, 1], missing=rule, depth=DEPTH).search(queries, 20)
     equal(open_retriever(composed).search(queries, 20).select(hits.columns), hits, 1e-5)
 
@@ -208,10 +206,8 @@ def test_tuned_weights_are_those_of_it(made: Path, tiny: Path, tmp_path: Path, n
     searched = search(tiny, split="test", index=retriever, output=tmp_path / "searched.parquet")
     equal(runs.read_run(searched), fused)
     assert notices.count("tuned-on-queries") == (not tuned["keeps_untuned"])
-    in_one_step = compose(
-        [made / "bm25", made / "dense"], tune=True, qrels=tiny, split="test", measure="MRR@10", depth=DEPTH,
-        device="cpu", output=tmp_path / "tuned",
-    )  # fmt: skip
+    options: dict[str, Any] = {"tune": True, "qrels": tiny, "split": "test", "measure": "MRR@10", "depth": DEPTH}
+    in_one_step = compose([made / "bm25", made / "dense"], device="cpu", output=tmp_path / "tuned", **options)
     assert json.loads((in_one_step / "retriever.json").read_text())["tuning"]["queries"] == tuned["queries"]
 
 

@@ -190,10 +190,8 @@ def test_printed_hits_are_fused_like_a_tuned_run(tiny: Path, lexical: Path, dens
     assert search(tiny, weights="0,1", **asked)["docid"].to_list() == alone["docid"].to_list()
     with raises("missing-option", option="index"):
         search(tiny, index=dense, query=text, weights="1")
-    exact = fuse(
-        both, output=tmp_path / "e.json", qrels=tiny, split="test", tune=True, index=[lexical, dense],
-        methods=["weighted-sum"],
-    )  # fmt: skip
+    options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
+    exact = fuse(both, output=tmp_path / "e.json", index=[lexical, dense], methods=["weighted-sum"], **options)
     run = runs.read_run(fuse(both, output=tmp_path / "g.parquet", weights=f"@{exact}", index=[lexical, dense]))
     printed = search(tiny, weights=f"@{exact}", **asked)
     assert printed["docid"].to_list() == run.filter(qid=qid)["docid"].to_list()

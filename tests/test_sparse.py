@@ -254,10 +254,8 @@ def test_training_lowers_the_loss(made: Path, tiny_bert: Path, tmp_path: Path, a
 
 
 def test_a_missing_language_head_is_new(made: Path, tiny_bert: Path, tmp_path: Path, notices: Notices) -> None:
-    train_sparse(
-        made / "train.parquet", architecture="splade", model=str(tiny_bert), max_steps=1, batch_size=2, device="cpu",
-        doc_max_len=12, output=tmp_path / "model",
-    )  # fmt: skip
+    options: dict[str, Any] = {"architecture": "splade", "model": str(tiny_bert), "max_steps": 1, "batch_size": 2}
+    train_sparse(made / "train.parquet", device="cpu", doc_max_len=12, output=tmp_path / "model", **options)
     assert notices.says("new-head", path=str(tiny_bert))
     found = SparseEncoder.load(tmp_path / "model", device="cpu").encode_documents([""] * 3, TEXTS)
     terms = (found > 0).sum(1)  # half of the vocabulary without a start bias
