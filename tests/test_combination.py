@@ -250,7 +250,7 @@ def test_another_combination_fails(
 
 PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32"}
 NLL = {**PLAN, "loss": "nll"}
-TEXTS = ["salt water", "a river and its bank"]
+SALTY = ["salt water", "a river and its bank"]
 
 
 @pytest.fixture(scope="module")
@@ -277,11 +277,11 @@ def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Pa
     assert whole.dim == 12
     two, third = composite.parts(ensemble)
     learners = [open_encoder(folder) for folder in (*composite.parts(two), third)]
-    scores = [each.encode_queries(TEXTS) @ each.encode_documents(["", ""], TEXTS).T for each in learners]
+    scores = [each.encode_queries(SALTY) @ each.encode_documents(["", ""], SALTY).T for each in learners]
     np.testing.assert_allclose(
-        whole.encode_queries(TEXTS) @ whole.encode_documents(["", ""], TEXTS).T, sum(scores), atol=1e-5
+        whole.encode_queries(SALTY) @ whole.encode_documents(["", ""], SALTY).T, sum(scores), atol=1e-5
     )
-    np.testing.assert_array_equal(learners[0].encode_queries(TEXTS), open_encoder(first).encode_queries(TEXTS))
+    np.testing.assert_array_equal(learners[0].encode_queries(SALTY), open_encoder(first).encode_queries(SALTY))
     assert not np.allclose(scores[1], scores[2])
 
 
@@ -314,7 +314,7 @@ def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(examples: Path,
         losses[name] = pl.read_parquet(output / "curve.parquet").filter(name=name)["value"].to_list()
         assert open_encoder(output).dim == 8
     assert losses["residual_nll"][0] < losses["nll"][0]
-    one, other = (open_encoder(composite.parts(examples.parent / name)[1]).encode_queries(TEXTS) for name in losses)
+    one, other = (open_encoder(composite.parts(examples.parent / name)[1]).encode_queries(SALTY) for name in losses)
     assert not np.allclose(one, other, atol=1e-4)
 
 

@@ -395,19 +395,19 @@ def test_another_artifact_is_refused(tiny: Path) -> None:
         open_dense(tiny)
 
 
-COUNT, DIM = 400, 64
-EACH = {"flat": 4 * DIM, "fp16": 2 * DIM, "sq8": DIM, "binary": DIM // 8, "hnsw": 4 * DIM, "hnsw-sq8": DIM}
-EACH |= {"hnsw-binary": DIM // 8, "ivf": 4 * DIM, "pq": 16, "opq": 16}
+ROWS, WIDTH = 400, 64
+EACH = {"flat": 4 * WIDTH, "fp16": 2 * WIDTH, "sq8": WIDTH, "binary": WIDTH // 8, "hnsw": 4 * WIDTH, "hnsw-sq8": WIDTH}
+EACH |= {"hnsw-binary": WIDTH // 8, "ivf": 4 * WIDTH, "pq": 16, "opq": 16}
 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_each_part_has_the_bytes_of_the_formula(kind: Any, tmp_path: Path) -> None:
-    index = build(tmp_path / "index", random_vectors(COUNT, DIM), VectorIndex(index_type=kind))
+    index = build(tmp_path / "index", random_vectors(ROWS, WIDTH), VectorIndex(index_type=kind))
     parts = footprint(index.folder, index.info)
-    assert (parts.get("vectors") or parts["codes"]) == COUNT * EACH[kind]
+    assert (parts.get("vectors") or parts["codes"]) == ROWS * EACH[kind]
     if kind in ("flat", "fp16"):
-        assert (index.folder / "index.faiss").stat().st_size == pytest.approx(COUNT * EACH[kind], rel=0.01)
-    rest = {"pq": 4 * 256 * DIM, "opq": 4 * (256 + DIM) * DIM, "hnsw": COUNT * 4 * 2 * 64}.get(kind)
+        assert (index.folder / "index.faiss").stat().st_size == pytest.approx(ROWS * EACH[kind], rel=0.01)
+    rest = {"pq": 4 * 256 * WIDTH, "opq": 4 * (256 + WIDTH) * WIDTH, "hnsw": ROWS * 4 * 2 * 64}.get(kind)
     if rest:  # code books, a rotation, links; FAISS adds 8 bytes per offset and some links of higher levels
         assert rest <= parts.get("tables", parts.get("graph", 0)) <= 1.3 * rest
     assert (
