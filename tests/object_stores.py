@@ -29,10 +29,8 @@ def server() -> Iterator[str]:
     made.start()
     _, port = made.get_host_and_port()
     before = dict(os.environ)
-    os.environ.update(
-        AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", AWS_REGION="us-east-1", AWS_ACCESS_KEY_ID="someone",
-        AWS_SECRET_ACCESS_KEY="secret", AWS_EC2_METADATA_DISABLED="true",
-    )  # fmt: skip
+    os.environ.update(AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}", AWS_REGION="us-east-1")
+    os.environ.update(AWS_ACCESS_KEY_ID="someone", AWS_SECRET_ACCESS_KEY="secret", AWS_EC2_METADATA_DISABLED="true")
     yield f"127.0.0.1:{port}"
     os.environ.clear()
     os.environ.update(before)

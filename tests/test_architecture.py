@@ -448,9 +448,7 @@ def _privates(node: ast.AST) -> Iterator[str]:
 def test_nothing_outside_a_module_uses_its_privates(folder: str) -> None:
     files = sorted((ROOT.parent / folder).rglob("*.py"))
     assert files
-    found = [f"{file.name}:{node.lineno} {name}"  # type: ignore[attr-defined]
-             for file in files for node in nodes(file) for name in _privates(node)]  # fmt: skip
-    assert not found
+    assert not [f"{file.name}: {name}" for file in files for node in nodes(file) for name in _privates(node)]
 
 
 ROOMS = ("commands", "settings")  # of the declarations and of their mechanism

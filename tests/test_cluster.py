@@ -347,7 +347,6 @@ def test_a_search_that_does_not_use_the_cluster_refuses_its_address(made: Path, 
 
 
 def test_an_address_where_nothing_listens_is_refused(here: Path) -> None:
-    refused(
-        "search", "collection", "--split", "test", "--index", "bm25", "--output", "run.parquet", "--ray-address",
-        "127.0.0.1:1", problem="unreachable", option="ray_address", value="127.0.0.1:1",
-    )  # fmt: skip
+    address = "127.0.0.1:1"
+    words = ("search", "collection", "--split", "test", "--index", "bm25", "--output", "run.parquet")
+    refused(*words, "--ray-address", address, problem="unreachable", option="ray_address", value=address)

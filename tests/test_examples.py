@@ -147,8 +147,8 @@ def prepare_all(tiny_bert: Path) -> None:
         ("2", "食塩", "食塩はナトリウムと塩素からできている。"),
     ]
     Path("articles.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
-    prepare(PrepareFiles([Path("articles.tsv")], document_columns={"id": "1", "title": "2", "text": "3"},
-                         output=Path("data/articles")))  # fmt: skip
+    columns = {"id": "1", "title": "2", "text": "3"}
+    prepare(PrepareFiles([Path("articles.tsv")], document_columns=columns, output=Path("data/articles")))
 
 
 INSTEAD = {"2G": "32G"}  # the process of the tests may hold more than 2 GB

@@ -288,11 +288,8 @@ def test_a_reranker_rescores_the_first_filtered_hits(library: Library, reranker:
 
 def test_missing_scores_of_filtered_runs_are_exact(library: Library, tmp_path: Path) -> None:
     folders, text = [library.folder / name for name in ("bm25", "dense")], "lang IN ('de', 'en')"
-    runs = [
-        search(queries=library.folder / "queries.tsv", index=path, filter=text, hits=8,
-               output=tmp_path / f"{path.name}.parquet")
-        for path in folders
-    ]  # fmt: skip
+    asked: dict[str, Any] = {"queries": library.folder / "queries.tsv", "filter": text, "hits": 8}
+    runs = [search(index=path, output=tmp_path / f"{path.name}.parquet", **asked) for path in folders]
     how: dict[str, Any] = {"method": "weighted-sum", "weights": [0.1, 1.0], "missing": "exact"}
     fused = by_query(pl.read_parquet(fuse_runs(runs, index=folders, output=tmp_path / "fused.parquet", **how)))
     retriever = compose(folders, depth=8, output=tmp_path / "exact", **how)

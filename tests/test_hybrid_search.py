@@ -170,9 +170,9 @@ def test_tuned_weights_are_read_from_their_file(tiny: Path, indexed: Path, tmp_p
     both = [indexed / "dense", indexed / "bm25"]
     lists = [search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in both]
     weights = tmp_path / "weights.json"
-    hybrid("fuse", *lists, "--tune", "--method", "weighted-sum", "--index", ",".join(map(str, both)),
-           "--qrels", tiny, "--split", "test", "--output", weights)  # fmt: skip
-    words = ("search", tiny, "--split", "test", "--exact", "--index", ",".join(map(str, both)))
+    named = ("--split", "test", "--index", ",".join(map(str, both)))
+    hybrid("fuse", *lists, "--tune", "--method", "weighted-sum", *named, "--qrels", tiny, "--output", weights)
+    words = ("search", tiny, "--exact", *named)
     hybrid(*words, "--weights", f"@{weights}", "--output", tmp_path / "e.parquet")
     manifest = artifacts.read_manifest(tmp_path / "e.parquet", Kind.RUN)
     assert manifest.input_path("weights") == weights

@@ -248,9 +248,8 @@ def test_impacts_of_8_bits_differ_by_at_most_a_step_per_word(documents: list[lis
     assert rounded.impacts.postings.tfs.dtype == np.uint8
     largest = max(index.impacts.values(), default=0)
     assert all(abs(exact[docid] - found[docid]) <= len(query) * largest / 255 + 1e-6 for docid in exact)
-    assert [int(weights.max()) for weights in np.split(
-        rounded.impacts.postings.tfs, rounded.impacts.postings.indptr[1:-1]) if len(weights)
-    ] == [255] * len(index.impacts.idf)  # fmt: skip
+    terms = np.split(rounded.impacts.postings.tfs, rounded.impacts.postings.indptr[1:-1])
+    assert [int(weights.max()) for weights in terms if len(weights)] == [255] * len(index.impacts.idf)
 
 
 @given(corpora, st.integers(1, 40))

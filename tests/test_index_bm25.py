@@ -334,6 +334,6 @@ def test_a_static_encoder_reads_the_weights(collection: Path, index_fields: Path
     plan: dict[str, Any] = {"encoder": "static", "dim": 4, "max_steps": 1, "batch_size": 4}
     folder = train_lambda(collection / "whole", index=weighted, output=tmp_path / "lambda", **plan)
     assert '"fields": [\n    "title",\n    "title",\n    "text"\n  ]' in (folder / "encoder.json").read_text("utf-8")
-    done = hybrid("train-lambda", collection / "whole", "--index", index_fields, "--encoder", "static",
-                  "--dim", 4, "--output", tmp_path / "no")  # fmt: skip
+    words = ("train-lambda", collection / "whole", "--index", index_fields, "--encoder", "static", "--dim", 4)
+    done = hybrid(*words, "--output", tmp_path / "no")
     assert (done.problem, done.fields["path"], done.fields["field"]) == ("other-fields", index_fields, "body")

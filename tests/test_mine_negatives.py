@@ -412,12 +412,8 @@ def test_each_of_several_sets_has_the_negatives_of_its_own_file(tiny: Path, tmp_
         lines = [f"t1\t007\t{docid}" for docid in docids]
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
         items.append(f"given:{tmp_path / name}.tsv")
-    rows = pl.read_parquet(
-        mine_negatives(
-            [tmp_path / name for name in wanted], split="train", sources=[f"{item}:2" for item in items],
-            output=tmp_path / "x.parquet",
-        )
-    )  # fmt: skip
+    sets, sources = [tmp_path / name for name in wanted], [f"{item}:2" for item in items]
+    rows = pl.read_parquet(mine_negatives(sets, split="train", sources=sources, output=tmp_path / "x.parquet"))
     for name, docids in wanted.items():
         drawn = rows.filter(qid=f"{name}:t1")["negatives"][0].struct.field("docid")
         assert sorted(drawn) == docids
@@ -432,11 +428,15 @@ GIVEN: dict[str, str] = {
     "dpr.json": json.dumps([dpr(hard_negative_ctxs=[D03, {"psg_id": "d01"}], negative_ctxs=[D05]), dpr()]),
     "others.json": json.dumps([dpr(negative_ctxs=[D03, D01]), dpr()]),  # a question without hard negatives
     "tevatron.jsonl": json.dumps(
-        {"query_id": "0", "query": "a", "positive_passages": [],
-         "negative_passages": [{"docid": "d03"}, {"docid": "d01"}]}
+        {
+            "query_id": "0",
+            "query": "a",
+            "positive_passages": [],
+            "negative_passages": [{"docid": "d03"}, {"docid": "d01"}],
+        }
     ),
     "triples.tsv": "0\td09\td03\n0\td08\td03\n0\td09\td01\n",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GIVEN)

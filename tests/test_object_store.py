@@ -13,6 +13,7 @@ import sys
 import urllib.request
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import processes
 import pyarrow.fs as pa_fs
@@ -493,10 +494,8 @@ def test_judgments_are_uploaded_at_the_end(with_runs: Bucket, monkeypatch: pytes
 def test_judgments_are_uploaded_after_ctrl_c(with_runs: Bucket) -> None:
     runs = [f"{with_runs}/{name}.trec" for name in (FIRST, SECOND)]
     words = ["judge", f"{with_runs}/data", "--split", "test", *runs, "--output", f"{with_runs}/mine.tsv"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hybrid_cli", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, bufsize=1,
-    )  # fmt: skip
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-m", "hybrid_cli", *words], **streams, text=True, bufsize=1)
     assert process.stdin is not None
     process.stdin.write("1\n2\n")
     process.stdin.flush()

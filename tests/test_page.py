@@ -67,11 +67,12 @@ def folder(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_lines(
         folder / "qrels.tsv", "qid\tdocid\trelevance", *("\t".join(map(str, row)) for row in TINY_JUDGEMENTS["test"])
     )
-    settings = PrepareFiles(
-        [folder / "docs.jsonl"], queries=[f"test={folder / 'queries.jsonl'}"], qrels=[f"test={folder / 'qrels.tsv'}"],
-        metadata=["year", "place", "day", "checked"], output=folder / "data",
-    )  # fmt: skip
-    prepare(settings)
+    judged: dict[str, Any] = {
+        "queries": [f"test={folder / 'queries.jsonl'}"],
+        "qrels": [f"test={folder / 'qrels.tsv'}"],
+    }
+    columns = ["year", "place", "day", "checked"]
+    prepare(PrepareFiles([folder / "docs.jsonl"], metadata=columns, output=folder / "data", **judged))
     indexes = [
         index_bm25(folder / "data", output=folder / "bm25", threads=1),
         encode(folder / "data", model=str(tiny_bert), output=folder / "dense", dtype="fp32", threads=1),

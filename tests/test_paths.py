@@ -164,10 +164,9 @@ def test_commands_work_from_another_folder(opened: Path, tmp_path: Path, monkeyp
         done = hybrid("search", "--index", opened / "out" / index, "--query", "apple", "--hits", 2)
         assert (done.code, done.warnings) == (0, []), done.err
         assert "\n    " in done.out, "the hits have texts"
-    done = hybrid(
-        "fuse", opened / "out/bm25.parquet", opened / "out/dense.parquet", "--method", "weighted-sum",
-        "--missing", "exact", "--index", f"{opened}/out/bm25,{opened}/out/dense", "--output", "fused.parquet",
-    )  # fmt: skip
+    words = ["fuse", opened / "out/bm25.parquet", opened / "out/dense.parquet", "--method", "weighted-sum"]
+    words += ["--missing", "exact", "--index", f"{opened}/out/bm25,{opened}/out/dense", "--output", "fused.parquet"]
+    done = hybrid(*words)
     assert done.code == 0, done.err
     lineage = hybrid("inspect", "fused.parquet").out
     for state in ("<- missing", "<- changed"):

@@ -202,8 +202,8 @@ def test_each_beir_qrels_file_is_a_split_and_other_queries_are_unjudged(tmp_path
     for name in ("test.tsv.bak", "test.tsv~", ".hidden.tsv", "._test.tsv", "dev.tsv.gz.part", "test.tsv.gz"):
         (folder / "qrels" / name).write_text("not judgments")
     made = prepare(PrepareBeir(folder, output=tmp_path / "made"))
-    found = {split: collection.read_queries(made / f"queries.{split}.parquet")["text"].to_list() for split in
-             ("test", "test_part", "train", "unjudged")}  # fmt: skip
+    splits = ("test", "test_part", "train", "unjudged")
+    found = {name: collection.read_queries(made / f"queries.{name}.parquet")["text"].to_list() for name in splits}
     assert found == {"test": ["a"], "test_part": ["a"], "train": ["b"], "unjudged": ["c"]}
     assert collection.splits(made) == ["test", "test_part", "train"]
 

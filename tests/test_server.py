@@ -367,10 +367,8 @@ def called(target: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
 
 def test_tools_over_http(url: str, retriever: Path) -> None:
     hits = open_retriever(retriever).search(QUERY, 3)
-    names, found, document, explained = called(
-        url, ("search", {"query": QUERY, "k": 3}), ("get_document", {"docid": "salt"}),
-        ("explain", {"query": QUERY, "docid": "hamlet"}),
-    )  # fmt: skip
+    searched, explain = ("search", {"query": QUERY, "k": 3}), ("explain", {"query": QUERY, "docid": "hamlet"})
+    names, found, document, explained = called(url, searched, ("get_document", {"docid": "salt"}), explain)
     assert set(names) == {"search", "get_document", "explain"}
     assert all(annotations.read_only_hint for annotations in names.values())
     assert [hit["docid"] for hit in found.structured_content["hits"]] == hits["docid"].to_list()
@@ -379,10 +377,8 @@ def test_tools_over_http(url: str, retriever: Path) -> None:
 
 
 def test_an_error_names_its_cause(url: str) -> None:
-    _, unknown, zero, condition = called(
-        url, ("get_document", {"docid": "nothing"}), ("search", {"query": QUERY, "k": 0}),
-        ("search", {"query": QUERY, "filter": "year >"}),
-    )  # fmt: skip
+    nothing, filtered = ("get_document", {"docid": "nothing"}), ("search", {"query": QUERY, "filter": "year >"})
+    _, unknown, zero, condition = called(url, nothing, ("search", {"query": QUERY, "k": 0}), filtered)
     for result, word in ((unknown, "nothing"), (zero, "100"), (condition, "filter")):
         assert result.is_error
         assert word in result.content[0].text

@@ -309,9 +309,8 @@ def test_the_interval_by_hand() -> None:
 
 def test_a_machine_of_one_value_or_of_no_other_queries_changes_nothing() -> None:
     people, own, _ = sample(30, 1, 0)
-    for machine, others in (
-        (np.full(30, 0.0), np.full(200, 0.0)), (np.full(30, 0.5), np.full(200, 0.5)), (own, np.array([])),
-    ):  # fmt: skip
+    constant = [(np.full(30, value), np.full(200, value)) for value in (0.0, 0.5)]
+    for machine, others in (*constant, (own, np.array([]))):
         made = CorrectedMean.of(people, machine, others)
         assert (made.mean, made.low, made.high) == (made.by_people, made.people_low, made.people_high)
         assert made.weight == 0

@@ -33,9 +33,8 @@ def out(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tables")
     for name in ("collection", "model", "bm25", "dense"):
         (folder / name).symlink_to(made / name)
-    for name, source in (("bm25", "bm25"), ("roc/seed-1/dense", "dense"), ("roc/seed-2/dense", "bm25"),
-                         ("lite/seed-1/dpr", "dense"), ("robustness/bm25", "bm25"),
-                         ("robustness/bm25@shuffle", "dense")):  # fmt: skip
+    sources = {"bm25": "bm25", "roc/seed-1/dense": "dense", "roc/seed-2/dense": "bm25", "lite/seed-1/dpr": "dense"}
+    for name, source in (sources | {"robustness/bm25": "bm25", "robustness/bm25@shuffle": "dense"}).items():
         suffix = "" if name.startswith("robustness") else ".test"
         target = folder / f"{name}{suffix}.parquet"
         target.parent.mkdir(parents=True, exist_ok=True)

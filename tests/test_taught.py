@@ -50,10 +50,8 @@ def taught_vectors(seed: int = 0, added: int = 0) -> LossInputs:
         return torch.randn(*size, generator=generator, dtype=torch.double)
 
     group = 4 + added
-    return LossInputs(
-        drawn(3, 5), drawn(3, group, 5), drawn(3, 3 * group), torch.ones(3, 3 * group, dtype=torch.bool),
-        teacher_scores=3 * drawn(3, 4), scorer_weight=0.3,
-    )  # fmt: skip
+    vectors = drawn(3, 5), drawn(3, group, 5), drawn(3, 3 * group), torch.ones(3, 3 * group, dtype=torch.bool)
+    return LossInputs(*vectors, teacher_scores=3 * drawn(3, 4), scorer_weight=0.3)
 
 
 def by_hand(name: str, scores: np.ndarray, teacher: np.ndarray) -> float:

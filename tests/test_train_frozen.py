@@ -214,10 +214,9 @@ def test_refreshed_negatives_are_top_hits_of_the_current_sum_in_the_corpus(
     plan, exclude = Sampling(batch_size=4, epochs=9), relevant(corpus, known.positives())
     for weight in (0.0, 100.0):
         fusion = Fusion(0.5, scorer, ScorerWeight(weight))
-        negatives = RefreshedNegatives(
-            encoder, corpus, plan, torch.float32, 2, 100, exclude, fusion,
-            every=3, queries=queries, folder=tmp_path / str(weight), depth=3, spare=known.most_positives,
-        )  # fmt: skip
+        how: dict[str, Any] = {"every": 3, "queries": queries, "depth": 3, "spare": known.most_positives}
+        how["folder"] = tmp_path / str(weight)
+        negatives = RefreshedNegatives(encoder, corpus, plan, torch.float32, 2, 100, exclude, fusion, **how)
         extended = list(negatives.added(islice(known.batches(plan), 5), 0))
         stored = sorted(path.name for path in (tmp_path / str(weight)).iterdir())
         assert stored == ["00000000.npy", "00000003.npy"]

@@ -102,10 +102,10 @@ def run(lines: str, **names: str) -> None:
 
 def documents(data: Path) -> None:
     lines = [json.loads(line) for line in (data / "cacm/corpus.jsonl").open()][:900]
-    rows = [{"id": row["_id"], "title": row.get("title", ""), "text": row["text"] or "none", "year": 1950 + number % 40}
-            for number, row in enumerate(lines)]  # fmt: skip
-    changed = [{**row, "text": row["text"] + " parallel machine"} if number % 9 == 0 else row
-               for number, row in enumerate(rows[100:])]  # fmt: skip
+    kept = [{"id": row["_id"], "title": row.get("title", ""), "text": row["text"] or "none"} for row in lines]
+    rows = [{**row, "year": 1950 + number % 40} for number, row in enumerate(kept)]
+    added = (" parallel machine" if number % 9 == 0 else "" for number in range(len(rows)))
+    changed = [{**row, "text": row["text"] + more} for row, more in zip(rows[100:], added, strict=False)]
     for name, some in (("first", rows[:800]), ("second", changed)):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
     Path("queries.jsonl").write_text((data / "cacm/queries.jsonl").read_text())
@@ -127,8 +127,8 @@ def main() -> None:
     root = Path(__file__).resolve().parents[2]
     for sample in samples:
         papers = folder / "papers-small"
-        subprocess.run([sys.executable, root / "studies/one_process.py", sample, "SCALE=small", f"papers={papers}"],
-                       cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        words = [sys.executable, root / "studies/one_process.py", sample, "SCALE=small", f"papers={papers}"]
+        subprocess.run(words, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     shown(folder / "papers-small")
 
 
