@@ -38,7 +38,7 @@ KINDS: dict[str, Any] = {
         {"bos_token": "<s>", "eos_token": "</s>"}, "<s> $A </s>",
     ),
     "bare": (GPT2Config, GPT2Model, GPT2ForSequenceClassification, {}, ""),
-}  # fmt: skip
+}  # fmt: skip # a model per line
 DECODERS: dict[str, Any] = {  # without heads; the tokenizer of Qwen ends no text, that of Mistral begins texts only
     "qwen2": (Qwen2Config, Qwen2Model, None, {"eos_token": "<|endoftext|>"}, ""),
     "qwen3": (Qwen3Config, Qwen3Model, None, {"eos_token": "<|endoftext|>"}, "$A <|endoftext|>"),

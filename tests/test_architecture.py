@@ -81,7 +81,7 @@ def module_of(file: Path) -> str:
 
 
 @cache
-def nodes(file: Path) -> tuple[ast.AST, ...]:
+def nodes(file: Path) -> tuple[Any, ...]:
     return tuple(ast.walk(ast.parse(file.read_text("utf-8"))))
 
 

@@ -332,7 +332,7 @@ def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         ("hurries", ["run"]), ("ran", ["hurry"]), ("runs", ["hurry"]), ("baked", ["roast"]), ("baking", ["roast"]),
         ("finer", ["nice"]), ("nicest", ["fine"]),
     ],
-)  # fmt: skip
+)  # fmt: skip # several forms per line
 def test_synonyms_are_the_lemmas_of_all_synsets_of_a_form(small: WordNet, form: str, synonyms: list[str]) -> None:
     assert small.synonyms(form) == synonyms
 

@@ -90,7 +90,8 @@ def test_codes_find_candidates_and_the_float_query_rescores_them(trained: Path, 
     stored = open_dense(index).vectors_of(np.arange(12))
     codes = np.where(stored >= 0, 1.0, -1.0)
     for candidates in (4, 1000):
-        output, how = tmp_path / f"{candidates}.parquet", {"binary_k": candidates, "hits": 12}
+        output = tmp_path / f"{candidates}.parquet"
+        how: dict[str, Any] = {"binary_k": candidates, "hits": 12}
         run = pl.read_parquet(search(tiny, split="test", index=index, output=output, device="cpu", **how))
         assert run.group_by("qid").len()["len"].unique().to_list() == [12]
     scores = vectors.astype(np.float64) @ codes.T

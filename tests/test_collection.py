@@ -131,7 +131,7 @@ def test_columns_of_queries_are_found_as_by_prepare_files(tmp_path: Path, name: 
          [("1e5", "a"), ("12345678901234567890", "b")]),
         ("q.tsv", '1\tquery\n2\t"text"\n', [("1", "query"), ("2", '"text"')]),
     ],
-)  # fmt: skip
+)  # fmt: skip # a file per line
 def test_numbers_and_quotes_are_kept_as_they_are(
     tmp_path: Path, name: str, text: str, expected: list[tuple[str, str]]
 ) -> None:

@@ -147,7 +147,7 @@ STAGES: dict[str, tuple[str, str]] = {  # command, and output
     "perturb": ("perturb {queries} --attack char-swap --output out.parquet", "out.parquet"),
     "export": ("export {run} --format trec --output out.txt", "out.txt"),
     "concat-runs": ("concat-runs {run} other.parquet --output out.parquet", "out.parquet"),
-}  # fmt: skip
+}  # fmt: skip # a command per line
 GIVEN = {
     "queries": [{"qid": "001", "text": "what does the moon do"}, {"qid": "002", "text": "salt in sea water"}],
     "qrels": [{"qid": "001", "docid": "007", "relevance": 2}, {"qid": "002", "docid": "salt", "relevance": 1}],

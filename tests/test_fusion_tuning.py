@@ -145,7 +145,7 @@ def test_weights_may_name_the_runs_in_any_order() -> None:
     for text, code in {
         "bm25=0.3,dens=0.7": "unknown-choice", "bm25=1": "missing-value", "bm25=1,bm25=2,dense=1": "repeated-value",
         "bm25=one,dense=1": "not-a-number", "bm25=nan,dense=1": "out-of-range", "bm25=1e999,dense=1": "out-of-range",
-    }.items():  # fmt: skip
+    }.items():  # fmt: skip # several texts per line
         with raises(code, option="weights"):
             chosen_weights(text, fusion, ["bm25", "dense"])
 

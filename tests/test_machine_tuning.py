@@ -59,10 +59,9 @@ def truth(workdir: Path) -> Grades:
 
 
 def tuned(output: str, qrels: str = "people.tsv", machine: str | None = None) -> dict[str, Any]:
-    made = fuse(
-        ["one.trec", "two.trec"], tune=True, qrels=Path(qrels), machine=None if machine is None else Path(machine),
-        method="minmax", measure="nDCG@5", prior_queries=0, output=Path(output)
-    )  # fmt: skip
+    how: dict[str, Any] = {"method": "minmax", "measure": "nDCG@5", "prior_queries": 0, "qrels": Path(qrels)}
+    how["machine"] = None if machine is None else Path(machine)
+    made = fuse(["one.trec", "two.trec"], tune=True, output=Path(output), **how)
     content: dict[str, Any] = json.loads(made.read_text("utf-8"))
     return content
 

@@ -122,7 +122,7 @@ SMALL_BLOCKS: dict[str, Callable[[Path, Path, Path], Any]] = {
         made / "run.parquet", model=str(made / "reranker"), depth=[5], shard_size=4, dtype="fp32", device="cpu",
         output=out,
     ),
-}  # fmt: skip
+}  # fmt: skip # a stage per line
 
 
 BLOCKS = ["runs.run.BLOCK_ROWS", "runs.files.BLOCK_ROWS", "fusion.lists.BLOCK_HITS", "fusion.lists.SCORED_AT_ONCE"]

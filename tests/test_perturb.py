@@ -237,7 +237,7 @@ def make_marian(folder: Path, seed: int, codes: tuple[str, ...]) -> Path:
         vocab_size=len(vocabulary), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.5,
         pad_token_id=last, eos_token_id=0, decoder_start_token_id=last, forced_eos_token_id=0,
-    )  # fmt: skip
+    )  # fmt: skip # a model in few lines
     MarianMTModel(shape).save_pretrained(folder)
     return folder
 

@@ -64,7 +64,7 @@ def test_columns_are_found_by_name_and_printed(tmp_path: Path) -> None:
         ("a.tsv", ["id\ttext", '1\t"one"'], {}, [("1", "", '"one"')]),
         ("a.tsv", ["id\ttext", '1\t"one"'], {"quoted": True}, [("1", "", "one")]),
     ],
-)  # fmt: skip
+)  # fmt: skip # a file per line
 def test_columns_header_and_quotes_are_declared(
     tmp_path: Path, name: str, rows: list[str], options: dict[str, Any], expected: list[tuple[str, str, str]]
 ) -> None:

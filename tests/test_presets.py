@@ -115,8 +115,9 @@ def test_training_starts_with_the_contract_of_a_preset(tokenizer: Any, made: Pat
 def test_tct_colbert_fills_queries_and_leaves_its_marker_out_of_the_mean(tokenizer: Any, tmp_path: Path) -> None:
     model = bert(tokenizer)
     encoder = opened(saved(model, model.config, tokenizer, tmp_path / "tct"), "tct-colbert")
-    filled = tokenizer([f"[CLS] [Q] {query}" + "[MASK]" * 36 for query in QUERIES], max_length=36, truncation=True,
-                       add_special_tokens=False, return_tensors="pt", return_token_type_ids=False)  # fmt: skip
+    texts = [f"[CLS] [Q] {query}" + "[MASK]" * 36 for query in QUERIES]
+    how = {"add_special_tokens": False, "return_token_type_ids": False}
+    filled = tokenizer(texts, max_length=36, truncation=True, return_tensors="pt", **how)
     assert filled["input_ids"].shape == (2, 36)
     close(encoder.encode_queries(QUERIES), model(**filled).last_hidden_state[:, 4:].mean(1))
     documents = [f"[CLS] [D] {f'{title} {text}' if title else text}" for title, text in zip(TITLES, TEXTS, strict=True)]

@@ -72,10 +72,9 @@ def index(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory)
 def run(commands: list[list[Any]], address: str, home: Path) -> dict[str, Any]:
     settings = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "https_proxy": address}
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, json.dumps([[*map(str, words)] for words in commands])],
-        env={**os.environ, **settings, "PYTHONPATH": path}, capture_output=True, text=True, cwd=home,
-    )  # fmt: skip
+    program = [sys.executable, "-c", CODE, json.dumps([[*map(str, words)] for words in commands])]
+    environment = {**os.environ, **settings, "PYTHONPATH": path}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, cwd=home)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

@@ -318,9 +318,8 @@ def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path, monkeypatc
     assert sum(each["queries"] for each in selected) == 5  # of six queries, one has no judgments
     run = runs.read_run(tuned)
     one = selected[0]
-    fixed = search(
-        collection, split="test", index=made / "bm25", rm3=True, output=tmp_path / "f.parquet",
-        **{name: one[name] for name in ("fb_docs", "fb_terms", "fb_weight")},
-    )  # fmt: skip
+    sizes: dict[str, Any] = {name: one[name] for name in ("fb_docs", "fb_terms", "fb_weight")}
+    output = tmp_path / "f.parquet"
+    fixed = search(collection, split="test", index=made / "bm25", rm3=True, output=output, **sizes)
     same = run.join(runs.read_run(fixed), on=list(run.columns), how="semi")
     assert same["qid"].n_unique() >= one["queries"] - 1  # a query of stop words has no hits

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -138,10 +139,9 @@ def test_opensearch_has_a_bulk_file_and_the_analysis_of_anserini(here: Path) -> 
 def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
     """Columns of the corpus besides id, title and text; one that is named as another field is left out."""
     corpus = pl.read_parquet("tiny/corpus.parquet").with_row_index("year")
-    corpus = corpus.with_columns(
-        pl.col("year").cast(pl.Int64) + 2000, language=pl.lit("en"), price=pl.col("year") / 2,
-        free=pl.when(pl.col("year") > 0).then(pl.col("year") > 3), contents=pl.lit("taken"),
-    )  # fmt: skip
+    year, free = pl.col("year"), pl.when(pl.col("year") > 0).then(pl.col("year") > 3)
+    columns = {"language": pl.lit("en"), "price": year / 2, "free": free, "contents": pl.lit("taken")}
+    corpus = corpus.with_columns(year.cast(pl.Int64) + 2000, **columns)
     Path("typed").mkdir()
     corpus.write_parquet("typed/corpus.parquet")
     for engine in ENGINES:
@@ -241,10 +241,8 @@ def test_passages_shards_appended_documents_and_a_reranker_leave_too(home: Path)
     model = CrossEncoder.load(home / "model", device="cpu", train=True, max_length=64, query_max_len=24)
     with artifacts.open_output(home / "reranker", Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
         model.save(work)
-    retriever = compose(
-        [home / "bm25", home / "dense"], method="rrf", reranker=str(home / "reranker"), rerank_depth=3,
-        output=home / "hybrid",
-    )  # fmt: skip
+    reranked: dict[str, Any] = {"reranker": str(home / "reranker"), "rerank_depth": 3}
+    retriever = compose([home / "bm25", home / "dense"], method="rrf", output=home / "hybrid", **reranked)
     hits = shipped(retriever, home)
     assert "new" in hits["docid"].to_list()
     assert hits["passage"].null_count() == 0

@@ -119,7 +119,7 @@ def test_a_dpr_sample_contains_the_hard_negatives_by_rank_before_random_passages
          "hard_negative_ctxs": [{"passage_id": "11"}, {"passage_id": "12"}]},
         {"question": "b", "answers": ["y"], "positive_ctxs": [{"passage_id": "3"}],
          "hard_negative_ctxs": [{"passage_id": "21"}, {"passage_id": "99"}]},
-    ]  # fmt: skip
+    ]  # fmt: skip # a record per line
     (tmp_path / "train.json").write_text(json.dumps(records))
     training = {"train": tmp_path / "train.json"}
     for size, wanted in ((4, {"2", "3", "11", "21"}), (5, {"2", "3", "11", "21", "12"}), (6, None)):
@@ -139,7 +139,7 @@ def test_tevatron_files_contain_queries_passages_and_judgments(tmp_path: Path) -
          "negative_passages": [{"docid": "n", "title": "", "text": "two"}]},
         {"query_id": "8", "query": "b", "positive_passages": [{"docid": "n", "title": "", "text": "two"}],
          "negative_passages": []},
-    ]  # fmt: skip
+    ]  # fmt: skip # a record per line
     training = write_lines(tmp_path / "train.jsonl", *map(json.dumps, rows))
     made = prepare(PrepareTevatron({"train": training}, output=tmp_path / "made"))
     assert pl.read_parquet(made / "corpus.parquet").rows() == [("p", "t", "one"), ("n", "", "two")]
@@ -249,7 +249,7 @@ def test_sgml_titles_and_texts_are_read_without_tags(tmp_path: Path) -> None:
         (["title"], COVID, [("1", "coronavirus origin")]),
         (["desc"], COVID, [("1", "what is the origin of COVID-19")]),
     ],
-)  # fmt: skip
+)  # fmt: skip # a record per line
 def test_a_query_has_fields(tmp_path: Path, fields: list[str], text: str, expected: list[tuple[str, str]]) -> None:
     (tmp_path / "topics.txt").write_text(text)
     corpus = write_lines(tmp_path / "docs.jsonl", {"id": "1", "text": "a"})

@@ -99,10 +99,9 @@ def test_every_command_reads_the_index(
     both = ranked.join(whole, on=["qid", "docid"])
     assert len(both) == len(ranked)
     assert (both["score"] - both["score_right"]).abs().max() < 1e-5  # type: ignore[operator]
-    fused = fuse(
-        [run, made / "dense.parquet"], method="weighted-sum", missing="exact", index=[index, made / "dense"],
-        weights="1,0", output=tmp_path / "fused.parquet",
-    )  # fmt: skip
+    exact: dict[str, Any] = {"method": "weighted-sum", "missing": "exact", "weights": "1,0"}
+    indexes, output = [index, made / "dense"], tmp_path / "fused.parquet"
+    fused = fuse([run, made / "dense.parquet"], index=indexes, output=output, **exact)
     mixed = runs.read_run(fused).join(ranked, on=["qid", "docid"])
     assert (mixed["score"] - mixed["score_right"]).abs().max() < 1e-5  # type: ignore[operator]
     compared = evaluate([tiny, made / "dense.parquet", run], split="test", complement=("dense", "run"))
@@ -113,10 +112,9 @@ def test_every_command_reads_the_index(
     )
     assert pl.read_parquet(mined)["lexical_score"].max() > 0  # type: ignore[operator]
     labels = label(tiny, index=index, split="train", depth=3, output=tmp_path / "labels")
-    imitated = train_lambda(
-        tiny, labels=labels, index=index, loss="listwise", dev="test", model=str(tiny_bert), positives=1,
-        max_steps=1, device="cpu", threads=1, output=tmp_path / "lambda",
-    )  # fmt: skip
+    plan: dict[str, Any] = {"loss": "listwise", "dev": "test", "positives": 1, "max_steps": 1, "model": str(tiny_bert)}
+    plan |= {"labels": labels, "index": index, "device": "cpu", "threads": 1}
+    imitated = train_lambda(tiny, output=tmp_path / "lambda", **plan)
     assert "dev_RBO" in pl.read_parquet(imitated / "curve.parquet")["name"].to_list()
     described = inspect([index])
     assert described["documents"] == 12

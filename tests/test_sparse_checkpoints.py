@@ -202,10 +202,8 @@ def test_a_preset_gives_the_published_form(models: dict[Any, Path], tiny: Path, 
     stored = artifacts.read_manifest(index).counts["contract"]
     assert {key: stored[key] for key in contract} == contract
     assert len(search(tiny, index=index, query="salt water", hits=1)) == 1
-    by_hand = encode(
-        tiny, model=model, architecture=architecture, dtype="fp32", output=tmp_path / "own",
-        query_max_len=contract["query_max_len"], doc_max_len=contract["doc_max_len"],
-    )  # fmt: skip
+    how: dict[str, Any] = {name: contract[name] for name in ("query_max_len", "doc_max_len")}
+    by_hand = encode(tiny, model=model, architecture=architecture, dtype="fp32", output=tmp_path / "own", **how)
     assert artifacts.read_manifest(by_hand).counts["encoder"] == artifacts.read_manifest(index).counts["encoder"]
 
 

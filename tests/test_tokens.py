@@ -80,7 +80,7 @@ def test_any_text_has_the_ids_of_the_whole(parts: list[tuple[str, str]], length:
     ("text", "most", "head"),
     [("one two three", 13, "one two three"), ("one two three", 12, "one two"), ("one two three", 7, "one two"),
      ("one\n\n two", 5, "one"), ("oneword", 3, "oneword"), ("    word", 2, "    word")],
-)  # fmt: skip
+)  # fmt: skip # several texts per line
 def test_a_beginning_ends_with_a_word(text: str, most: int, head: str) -> None:
     assert head_of(text, most) == head
 

@@ -194,7 +194,7 @@ def document(folder: Path, content: str, *words: object) -> tuple[tuple[str, str
         ("<doc>\n<docno>w-1</docno>\n<dochdr>\nhttp://a HTTP 200\n</dochdr>\n<p>Hello\n</doc>", "w-1", "", "Hello"),
         ("<DOC><DOCNO>1</DOCNO><TEXT>a <![CDATA[b < c & <d>]]> e</TEXT></DOC>", "1", "", "a b < c & <d> e"),
     ],
-)  # fmt: skip
+)  # fmt: skip # a document per line
 def test_documents_of_the_disks_are_read(tmp_path: Path, content: str, docid: str, title: str, text: str) -> None:
     assert document(tmp_path, content)[0] == (docid, title, text)
 

@@ -25,7 +25,7 @@ TINY_DOCUMENTS = [
     ("dense", "Dense retrieval", "Queries and documents become vectors; the nearest vectors are the best documents."),
     ("lungs", "Lungs", "The lungs bring oxygen into the blood and let carbon dioxide out."),
     ("void", "A page without words", ""),
-]  # fmt: skip
+]  # fmt: skip # a document per line
 TINY_QUERIES = {
     "train": [
         ("t1", "why are there two high tides a day"),
@@ -53,7 +53,7 @@ TINY_JUDGEMENTS = {
         ("001", "007", 2), ("001", "moon landing", 0), ("002", "salt", 2), ("002", "NA", 1), ("003", "lungs", 2),
         ("003", "órgãos", 1), ("004", "dense", 1), ("005", "hamlet", 1),
     ],
-}  # fmt: skip
+}  # fmt: skip # several judgments per line
 
 
 def write_tiny_source(folder: Path) -> None:

@@ -127,7 +127,7 @@ def main() -> None:
     root = Path(__file__).resolve().parents[2]
     for sample in samples:
         papers = folder / "papers-small"
-        words = [sys.executable, root / "studies/one_process.py", sample, "SCALE=small", f"papers={papers}"]
+        words = [sys.executable, str(root / "studies/one_process.py"), str(sample), "SCALE=small", f"papers={papers}"]
         subprocess.run(words, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     shown(folder / "papers-small")
 
