@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -173,7 +174,7 @@ def test_an_index_of_an_earlier_version_keeps_its_parameters(here: Path, one_thr
         Path("old/manifest.json").write_text(json.dumps(manifest))
         words = ("--output", "new", "--overwrite", "--threads", "1")
         assert hybrid("update", "old", "--add", "added.parquet", *words).code == 0
-        built = faiss.downcast_index(faiss.read_index("new/index.faiss"))
+        built: Any = faiss.downcast_index(faiss.read_index("new/index.faiss"))
         assert built.hnsw.efSearch == 77 if kind == "hnsw" else built.nprobe == 3
 
 

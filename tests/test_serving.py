@@ -140,8 +140,8 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
     """Columns of the corpus besides id, title and text; one that is named as another field is left out."""
     corpus = pl.read_parquet("tiny/corpus.parquet").with_row_index("year")
     year, free = pl.col("year"), pl.when(pl.col("year") > 0).then(pl.col("year") > 3)
-    columns = {"language": pl.lit("en"), "price": year / 2, "free": free, "contents": pl.lit("taken")}
-    corpus = corpus.with_columns(year.cast(pl.Int64) + 2000, **columns)
+    added = {"language": pl.lit("en"), "price": year / 2, "free": free, "contents": pl.lit("taken")}
+    corpus = corpus.with_columns(year.cast(pl.Int64) + 2000, **added)
     Path("typed").mkdir()
     corpus.write_parquet("typed/corpus.parquet")
     for engine in ENGINES:

@@ -99,9 +99,9 @@ def test_every_command_reads_the_index(
     both = ranked.join(whole, on=["qid", "docid"])
     assert len(both) == len(ranked)
     assert (both["score"] - both["score_right"]).abs().max() < 1e-5  # type: ignore[operator]
-    exact: dict[str, Any] = {"method": "weighted-sum", "missing": "exact", "weights": "1,0"}
+    options: dict[str, Any] = {"method": "weighted-sum", "missing": "exact", "weights": "1,0"}
     indexes, output = [index, made / "dense"], tmp_path / "fused.parquet"
-    fused = fuse([run, made / "dense.parquet"], index=indexes, output=output, **exact)
+    fused = fuse([run, made / "dense.parquet"], index=indexes, output=output, **options)
     mixed = runs.read_run(fused).join(ranked, on=["qid", "docid"])
     assert (mixed["score"] - mixed["score_right"]).abs().max() < 1e-5  # type: ignore[operator]
     compared = evaluate([tiny, made / "dense.parquet", run], split="test", complement=("dense", "run"))
