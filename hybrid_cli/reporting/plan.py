@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from hybrid_cli import artifacts, console, runs
-from hybrid_cli.artifacts import Manifest, lineage
+from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.belonging import belongs_together, check_common
 from hybrid_cli.artifacts.indexes import corpora_of, manifests_of
 from hybrid_cli.artifacts.inputs import has_content
@@ -220,6 +220,15 @@ def _files(
     return qrels, queries, corpus
 
 
+def _queries_file(judged: Path, settings: Comparison, paths: Iterable[Path]) -> Path | None:
+    """Return the file with the texts of queries; None if it is unknown."""
+    if settings.queries is not None:
+        return settings.queries
+    if judged.is_dir():
+        return collections.queries_path(judged, settings.split)
+    return next(filter(None, map(texts_of, paths)), None)
+
+
 def text_files(judged: Path, settings: Comparison, paths: Collection[Path]) -> tuple[Path | None, Path | None]:
     """Return the files with the texts of queries and documents; None for those that are unknown.
 
@@ -231,11 +240,7 @@ def text_files(judged: Path, settings: Comparison, paths: Collection[Path]) -> t
         settings: settings of `evaluate` or `report`.
         paths: the runs.
     """
-    queries, corpus = settings.queries, settings.corpus
-    if judged.is_dir():
-        queries, corpus = queries or collections.queries_path(judged, settings.split), corpus or judged
-    if queries is None:
-        queries = next(filter(None, map(texts_of, paths)), None)
+    queries, corpus = _queries_file(judged, settings, paths), settings.corpus or (judged if judged.is_dir() else None)
     if corpus is None:
         sources = (source for path in paths if (source := corpus_of(path, of_texts=True)) is not None)
         corpus = next((source.path for source in sources if has_content(source.path, source.fingerprint)), None)
@@ -254,20 +259,18 @@ def with_searched(settings: C, folder: Path, call: Callable[[Settings], Any]) ->
         call: calls the stage of a settings object.
     """
     settings = _with_judgments(settings)
-    given = [(text, name_and_path(str(text))) for text in settings.inputs]
-    retrievers = {path: searchable_at(path) for _, (_, path) in given}
-    searched = [path for path, retriever in retrievers.items() if retriever is not None]
-    names = dict(zip(searched, short_names(searched), strict=True))
+    given = [name_and_path(str(text)) for text in settings.inputs]
+    searched: dict[Path, Path] = {path: index for _, path in given if (index := searchable_at(path)) is not None}
+    names = dict(zip(searched, short_names([*searched]), strict=True))
     inputs: list[NameOrPath] = []
-    for text, (name, path) in given:
-        if (retriever := retrievers[path]) is None:
-            inputs.append(text)
-            continue
-        name = name or names[path]
-        run = folder / f"{name.replace('/', '-')}.hits.parquet"
-        queries = _queries(settings, retriever)
-        call(Search(queries=queries, index=retriever, output=run, overwrite=settings.overwrite))
-        inputs.append(f"{name}={run}")
+    for text, (name, path) in zip(settings.inputs, given, strict=True):
+        if path in searched:
+            name = name or names[path]
+            run = folder / f"{name.replace('/', '-')}.hits.parquet"
+            queries = _queries(settings, searched[path])
+            call(Search(queries=queries, index=searched[path], output=run, overwrite=settings.overwrite))
+            text = f"{name}={run}"
+        inputs.append(text)
     known = settings.qrels is not None and bool(searched)  # the runs record the queries
     return settings.changed(inputs=inputs, **({"queries": None} if known else {}))
 
@@ -289,11 +292,9 @@ def _with_judgments(settings: C) -> C:
     paths = [name_and_path(str(text))[1] for text in settings.inputs]
     if settings.qrels is not None or not paths:
         return settings
-    known_kinds = [_is_run(path) or searchable_at(path) is not None for path in paths]
-    alone = known_kinds[0] and not any(
-        path.is_dir() for path, known in zip(paths, known_kinds, strict=True) if not known
-    )
     runs = [path for path in paths if _is_run(path)]
+    others = [path for path in paths if path not in runs and searchable_at(path) is None]
+    alone = paths[0] not in others and not any(path.is_dir() for path in others)
     known = missing_split(settings.command, None if alone else paths[0], settings.split, runs)
     if not alone:
         return settings if known is None else settings.changed(split=known.name)
@@ -304,11 +305,8 @@ def _with_judgments(settings: C) -> C:
     if collection is None:
         problem = f"{paths[0]}: the collection of its queries is not recorded, or has changed; pass it, or --qrels"
         raise InputError(problem, code="missing-option", option="qrels", path=paths[0])
-    console.note(
-        f"{settings.command}: judgments of {collection}, which the indexes of {paths[0]} are of",
-        code="assumed-collection",
-        path=collection,
-    )
+    text = f"{settings.command}: judgments of {collection}, which the indexes of {paths[0]} are of"
+    console.note(text, code="assumed-collection", path=collection)
     return settings.changed(inputs=[collection, *settings.inputs])
 
 
@@ -325,15 +323,9 @@ def _manifests(searched: Path) -> Sequence[Sequence[Manifest]]:
 
 def _queries(settings: Comparison, retriever: Path) -> Path:
     """Return the queries that a system is searched for: of `--queries`, the collection, the runs or the indexes."""
-    if settings.queries is not None:
-        return settings.queries
-    judged = settings.qrels or Path(settings.inputs[0])
-    if judged.is_dir():
-        return collections.queries_path(judged, settings.split)
-    runs = (path for text in settings.inputs if _is_run(path := name_and_path(str(text))[1]))
-    if (queries := next(filter(None, map(lineage.texts_of, runs)), None)) is not None:
-        return queries
-    return queries_of_judgments(settings.command, judged, corpora_of(_manifests(retriever)))
+    runs = [path for text in settings.inputs if _is_run(path := name_and_path(str(text))[1])]
+    known = _queries_file(judgments(settings), settings, runs)
+    return known or queries_of_judgments(settings.command, judgments(settings), corpora_of(_manifests(retriever)))
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring
