@@ -23,13 +23,10 @@ from hybrid_cli.stages import call, stage
 from hybrid_cli.stages.update.generations import (
     CurrentDocuments,
     Difference,
-    changed_rows,
-    difference,
-    digests,
+    changes_of,
     next_generation,
     present_documents,
     prune,
-    rows_of,
     write_generation,
 )
 from hybrid_cli.stages.update.indexes import Change, kinds_of_change, write_change
@@ -63,10 +60,7 @@ def update(settings: Update) -> Path:
     inputs |= {"added": settings.add} if settings.add is not None else {}
     sources = settings.documents or ([settings.add] if settings.add is not None else [])
     with present_documents(sources, current, call) as present:
-        before, rows = digests(current.rows()), {} if present is None else digests(rows_of(present))
-        passages = bool(current.splits)
-        after = rows if settings.documents else changed_rows(before, rows, set(removed), passages)
-        changes = difference(before, after, passages)
+        changes = changes_of(current, present, None if settings.documents else set(removed))
         counts = changes.counts
         what = ", ".join(f"{number:,} {name}" for name, number in counts.items())
         what = what if any(counts.values()) else "no changes"

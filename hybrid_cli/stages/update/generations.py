@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Input, Manifest
-from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, ids_of
+from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, ids_of, lost_corpora
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.manifest import foreign_file
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retriever
@@ -64,10 +64,9 @@ class CurrentDocuments:
             InputError: a corpus is missing or has changed, or the collection does not have all documents of its source.
         """
         recorded = corpora_of(files.manifests)
-        if lost := [corpus.path for corpus in recorded if not corpus.is_unchanged]:
-            what = "has changed since its indexes were built" if lost[0].exists() else "is missing"
-            problem = f"its corpus {lost[0]} {what}, and `update` compares with it; build the retriever again"
-            raise path_error(files.folder, problem, code="corpus-changed", corpus=lost[0])
+        for corpus, what in lost_corpora(recorded).items():
+            problem = f"its corpus {what}, and `update` compares with it; build the retriever again"
+            raise path_error(files.folder, problem, code="corpus-changed", corpus=corpus)
         collection = collection_of(recorded)
         if collection is None:
             problem = "its indexes record no collection; build them from one that `hybrid prepare` wrote"
@@ -149,13 +148,21 @@ def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], passages
     return Difference(gone, new, added, changed, removed, len(documents_before), len(documents_after))
 
 
-def changed_rows(
-    before: Mapping[str, bytes], added: Mapping[str, bytes], removed: Set[str], passages: bool
-) -> dict[str, bytes]:
-    """Return the digests of the rows after documents were added, replaced by those of equal ids, and removed."""
-    gone, rows = removed | _documents(added, passages), pl.Series(list(before), dtype=pl.String)
-    kept = ~(documents_of(rows) if passages else rows).is_in(list(gone))
-    return {row: before[row] for row in rows.filter(kept)} | dict(added)
+def changes_of(current: CurrentDocuments, present: Path | None, removed: Set[str] | None) -> Difference:
+    """Compare the documents with their next state.
+
+    Args:
+        current: the documents.
+        present: corpus of the next state, or of those that are added and replace those of equal ids; None without any.
+        removed: ids of documents that are removed; None for a corpus of the next state.
+    """
+    before, rows = digests(current.rows()), {} if present is None else digests(rows_of(present))
+    passages = bool(current.splits)
+    if removed is None:
+        return difference(before, rows, passages)
+    gone, ids = removed | _documents(rows, passages), pl.Series(list(before), dtype=pl.String)
+    kept = ids.filter(~(documents_of(ids) if passages else ids).is_in(list(gone)))
+    return difference(before, {row: before[row] for row in kept} | rows, passages)
 
 
 def digests(rows: Iterable[pa.RecordBatch]) -> dict[str, bytes]:
