@@ -134,8 +134,9 @@ def _merge(source: NameOrPath, work: Path) -> dict[str, int]:
         InputError: it has no adapter.
     """
     folder = resolve(source)
-    sparse = contracts.kind_of(folder) == contracts.SPARSE
-    kind: Any = CrossEncoder if is_reranker(folder) else SparseEncoder if sparse else TransformerEncoder
+    kind: Any = CrossEncoder
+    if not is_reranker(folder):
+        kind = SparseEncoder if contracts.kind_of(folder) == contracts.SPARSE else TransformerEncoder
     encoder = kind.load(folder, device="cpu")
     if not merge_adapters(encoder):
         raise InputError(f"{source}: has no LoRA adapter; omit --merge", code="option-does-not-apply", path=source)
