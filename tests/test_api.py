@@ -1,4 +1,4 @@
-"""The Python interface and the library in memory return the results of the commands."""
+"""The Python interface: indexes, runs, texts in memory, adapters for other libraries."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""BM25 vectors of a batch: factors of the score (RoC), their projection, and cosines with random encoders."""
+"""Lexical vectors: BM25 as an inner product, its random projection, static encoders."""
 
 import math
 import shutil

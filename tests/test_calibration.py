@@ -1,4 +1,4 @@
-"""Probabilities of hits: right on left-out queries, equal for any number of hits; and searches that return nothing."""
+"""Calibrated probabilities, and the queries that they leave without an answer."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Reading collections: ids, splits, and text formats equal to Parquet."""
+"""Reading collections: documents, queries, judgments, plain queries."""
 
 import random
 from collections.abc import Callable

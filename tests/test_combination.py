@@ -1,4 +1,4 @@
-"""Combinations of two encoders: the equations of SPAR, one index for every weight, tuning, refusals."""
+"""Combinations of encoders, and ensembles of learners."""
 
 import shutil
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""RoC, overlap and RBO: golden values, invariants, and agreement with pytrec_eval."""
+"""Complementarity of two runs: RoC, RBO, buckets of queries."""
 
 from collections.abc import Mapping, Sequence
 from math import isnan

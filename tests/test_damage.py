@@ -1,4 +1,4 @@
-"""Bit rot: one flipped bit in any byte of an artifact is found and reported in one line with exit code 1."""
+"""Bit rot: one flipped bit in any byte of an artifact is found; `inspect --verify`."""
 
 import json
 import os

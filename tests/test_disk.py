@@ -1,4 +1,4 @@
-"""Names of outputs, symbolic links, and the order of the operations on the disk."""
+"""Names of outputs, links, permissions, and the order of the operations on the disk."""
 
 import ctypes
 import errno

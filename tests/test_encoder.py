@@ -1,4 +1,4 @@
-"""The transformer encoder against sentence-transformers; pooling, markers and contracts."""
+"""Transformer encoders: contracts, vectors, few queries without PyTorch, towers, padding."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The command evaluate: values, means, counts, formats, rows over seeds, robustness."""
+"""`evaluate`: tables, drops, incomplete runs; `--study aggregate`."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Run the scripts of examples/ and the Python block of the README."""
+"""The examples and the answers of the documentation run."""
 
 import contextlib
 import json

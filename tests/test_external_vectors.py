@@ -1,4 +1,4 @@
-"""`encode --from-vectors` reads flat, HNSW and IVF-flat indexes of FAISS, and refuses other files in one line."""
+"""Vectors of other tools: read, indexed and searched."""
 
 import contextlib
 from pathlib import Path

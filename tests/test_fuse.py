@@ -1,4 +1,4 @@
-"""The command fuse: exact scores from indexes, tuned weights, warnings, bad input."""
+"""fuse and concat-runs: exact scores, tuning, priors, parts of runs."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Judgments without a collection, and runs without judgments: what belongs to them is found through manifests."""
+"""What belongs to judgments and to runs is found through manifests; the suggested next commands."""
 
 import io
 import json

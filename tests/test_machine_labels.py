@@ -1,4 +1,4 @@
-"""`evaluate --machine`: agreement, corrected means, and judgments that cannot be used."""
+"""Grades of a machine next to those of people, and the agreement of people."""
 
 import json
 from pathlib import Path

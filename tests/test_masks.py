@@ -1,4 +1,4 @@
-"""Spans of texts, and masks of whole words and of matched tokens."""
+"""Masks of words, spans for coCondenser, and the loss of the Condenser head."""
 
 import shutil
 from itertools import pairwise

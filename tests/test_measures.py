@@ -1,4 +1,4 @@
-"""Measures agree with pytrec_eval, follow the rank column, and cover all judged queries; recall by depth, accuracy."""
+"""Measures against trec_eval and their papers: condensed lists, ties, answers."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""Names of models: folders, packages, Hugging Face ids; checkpoints that are refused."""
+"""Folders of models: names and the hub, code, pickles, configurations."""
 
 import ast
 import json

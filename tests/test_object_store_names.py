@@ -1,4 +1,4 @@
-"""Names of objects that could lead out of the cache are refused, and only named buckets are contacted."""
+"""Names of objects that could lead out of the cache are refused, only named buckets are contacted; full disks."""
 
 import errno
 import io

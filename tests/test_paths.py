@@ -1,4 +1,4 @@
-"""Artifacts opened from another folder, and trees of artifacts that moved."""
+"""Artifacts that moved, or that other versions of hybrid wrote."""
 
 import json
 import os

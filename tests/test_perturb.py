@@ -1,4 +1,4 @@
-"""perturb: files of attacked queries, one attack or a folder of several."""
+"""perturb: attacks on queries, and translation there and back."""
 
 import io
 import json

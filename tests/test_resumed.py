@@ -1,4 +1,4 @@
-"""A call that was interrupted ends, when it is repeated, with the files of one that was not."""
+"""A call that was interrupted ends, when it is repeated, with the files of one that was not; trackers."""
 
 import json
 import socket

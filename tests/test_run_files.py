@@ -1,4 +1,4 @@
-"""Runs in files: accepted runs are read unchanged, in blocks or whole; damaged runs are refused."""
+"""Runs in files: forms, order, ranks, damage; the texts that belong to a run."""
 
 import gzip
 import math

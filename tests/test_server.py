@@ -1,4 +1,4 @@
-"""The API of `serve`: answers equal those of Python, explanations add up, and bad requests are refused."""
+"""The server: routes, refusals, updates; the tools of MCP."""
 
 import asyncio
 import contextlib

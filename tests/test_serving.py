@@ -1,4 +1,4 @@
-"""`export` for search engines: every format has the impacts and vectors."""
+"""Exports for search engines, and retrievers that leave as one folder."""
 
 import json
 import shutil

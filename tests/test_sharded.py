@@ -1,4 +1,4 @@
-"""Shards: the hits and scores of one index; incomplete and mixed sets are refused."""
+"""Shards: the hits and scores of one index; changes; incomplete and mixed sets are refused."""
 
 import json
 import shutil

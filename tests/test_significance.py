@@ -1,4 +1,4 @@
-"""Paired tests, corrections and intervals against scipy; evidence at every look; prediction-powered means."""
+"""Tests and intervals of differences, sequential evidence, rectified means, the verdict on two runs."""
 
 import json
 import math

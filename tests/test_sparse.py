@@ -1,4 +1,4 @@
-"""Learned sparse encoders: published checkpoints against plain arithmetic, and their indexes in every command."""
+"""Learned sparse retrieval: quantized sums, training, expansion, changes of an index."""
 
 import shutil
 from pathlib import Path

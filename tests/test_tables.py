@@ -1,4 +1,4 @@
-"""The papers' tables next to our figures: cells, rows without a run, evidence, and repeated calls."""
+"""Tables of the papers: cells, published figures, and every row on a sample."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""train-dense: reproducible weights, validation, batches; training in memory ends with the same weights."""
+"""train-dense: steps, schedules, validation, diagnostics."""
 
 import json
 import math

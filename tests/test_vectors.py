@@ -1,4 +1,4 @@
-"""Dense indexes against numpy: equal hits, equal scores, equal bytes."""
+"""Dense indexes against numpy: equal hits, scores and bytes; their sizes, and the choice of an index type."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Areas of Venn diagrams equal the counts, measured independently of the code."""
+"""Figures of a report: areas of circles, and the front of memory and quality."""
 
 import shutil
 from math import pi, sqrt
