@@ -237,7 +237,6 @@ def test_documents_that_lose_half_of_their_tokens_are_divided(tmp_path: Path, mo
         assert len(docids) == (3 if code == "whole-documents" else 15)
         assert done.says("up-to-date")
         assert finds(commands(done)[-1], "reef number 2", monkeypatch)
-    done = hybrid("auto", tmp_path / "long.jsonl", "--output", tmp_path / "again")
-    assert done.says("passages-chosen", words=128)
+    assert hybrid("auto", tmp_path / "long.jsonl", "--output", tmp_path / "again").says("passages-chosen", words=128)
     found = hybrid("search", "--index", tmp_path / "again/retriever", "--query", "reef number 2", "--hits", 3)
     assert found.out.count("d2") == 1

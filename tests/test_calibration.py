@@ -164,8 +164,7 @@ def test_a_retriever_stores_what_it_learned(docs: Path) -> None:
     assert stored is not None
     assert stored["error"] < 0.06
     assert stored["queries"] == pl.read_parquet(docs / "rich/qrels.dev.parquet")["qid"].n_unique()
-    shown = ran("inspect", docs / "calibrated")
-    assert figure(stored["error"]) in shown.out
+    assert figure(stored["error"]) in ran("inspect", docs / "calibrated").out
     untuned = compose(sides(docs), output=docs / "plain")
     assert read_retriever(untuned).calibration is None
     query = "print text in a table"
@@ -221,8 +220,7 @@ def test_a_query_without_an_answer_has_no_hits(docs: Path) -> None:
 
 def test_a_run_in_which_all_hits_are_improbable_is_empty(docs: Path, workdir: Path) -> None:
     words = ["search", docs / "rich", "--split", "test", "--index", docs / "calibrated", "--min-probability", "1"]
-    done = hybrid(*words, "--output", "none.parquet")
-    assert done.says("written", hits=0), done.err
+    assert hybrid(*words, "--output", "none.parquet").says("written", hits=0)
     assert runs.read_run(Path("none.parquet")).is_empty()
     studied = hybrid(
         "evaluate", docs / "rich", "--split", "test", "none.parquet", "--study", "answerable", "--format", "json"

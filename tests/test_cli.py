@@ -154,8 +154,7 @@ def test_results_are_on_stdout_and_notes_on_stderr(judged: list[Path]) -> None:
     assert done.out.startswith("run,measure,mean")
     assert done.says("short-lists")
     assert all(notice.message in done.err for notice in done.notices.heard)
-    quiet = hybrid("evaluate", *judged, "--split", "test", "--format", "csv", "--quiet")
-    assert quiet[:3] == (0, done.out, "")
+    assert hybrid("evaluate", *judged, "--split", "test", "--format", "csv", "--quiet")[:3] == (0, done.out, "")
 
 
 def test_debug_prints_the_traceback_with_the_same_message_and_exit_code(judged: list[Path]) -> None:

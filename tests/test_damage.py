@@ -173,8 +173,7 @@ def damaged(path: Path) -> list[str]:
 
 
 def test_an_intact_artifact_and_its_inputs(chain: Path) -> None:
-    done = ran("inspect", "--verify", chain)
-    assert all(len(line) <= 80 for line in done.out.splitlines())
+    assert all(len(line) <= 80 for line in ran("inspect", "--verify", chain).out.splitlines())
     assert states(chain) == {"second.parquet": INTACT, "first.parquet": INTACT}
     assert inputs(chain) == {"first.parquet": UNCHANGED, "topics.tsv": UNCHANGED}
 

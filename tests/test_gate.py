@@ -78,8 +78,7 @@ def gated(run: Path, **options: Any) -> Gated:
 )
 def test_the_exit_code_says_whether_the_mean_dropped(stored: Path, now: Ranks, max_drop: float, code: int) -> None:
     run_of(Path("now.parquet"), now)
-    done = hybrid("gate", "now.parquet", *BASELINE, "--max-drop", max_drop)
-    assert done.code == code, done
+    assert hybrid("gate", "now.parquet", *BASELINE, "--max-drop", max_drop).code == code
     printed = hybrid("gate", "now.parquet", *BASELINE, "--max-drop", max_drop, "--format", "json")
     assert json.loads(printed.out)["passed"] == (code == 0)
     assert gated(Path("now.parquet"), max_drop=max_drop).passed == (code == 0)

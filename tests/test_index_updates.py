@@ -134,8 +134,7 @@ def test_a_changed_lexical_index_equals_a_rebuilt_one(here: Path) -> None:
         assert searched("bm25-3", *options).equals(searched("whole", *options)), options
     assert {path: path.read_bytes() for path in Path("bm25").rglob("*") if path.is_file()} == before
     ran("inspect", "--verify", "bm25-3")
-    again = hybrid("update", "bm25", "--add", "added.parquet", "--output", "bm25-2")
-    assert again.says("up-to-date")
+    assert hybrid("update", "bm25", "--add", "added.parquet", "--output", "bm25-2").says("up-to-date")
     hits = hybrid("search", "--index", "bm25-3", "--query", "json strings", "--format", "json")
     assert "a newer text about json strings" in hits.out
     assert not hits.err
@@ -286,8 +285,7 @@ def test_an_earlier_corpus_that_was_replaced_or_moved_stays_recorded_as_lost(wor
         "missing": [Path("first/corpus.parquet")],
     }
     for output, words in {"more": ["--add", "new"], "less": ["--remove", "gone.txt"]}.items():
-        done = hybrid("update", "i1", *words, "--output", output, "--threads", "1")
-        assert done.says("corpus-changed", **lost), done.err
+        assert hybrid("update", "i1", *words, "--output", output, "--threads", "1").says("corpus-changed", **lost)
         inputs = artifacts.read_manifest(output).inputs
         assert [inputs[f"texts {number}"] for number in (1, 2)] == [recorded[f"texts {number}"] for number in (1, 2)]
     assert artifacts.read_manifest("more").inputs["texts 3"]["fingerprint"] == storage.fingerprint(

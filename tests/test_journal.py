@@ -253,8 +253,7 @@ def test_two_people_judge_into_one_journal(two_people: Path) -> None:
     assert (found["people"], found["pairs"], found["same"]) == (["anna", "ben"], len(anna), len(anna) - differing)
     printed = hybrid("evaluate", "--study", "agreement", NAME).out
     assert f"--adjudicate {NAME} --output {NAME}" in " ".join(printed.split())
-    evaluated = hybrid("evaluate", "--qrels", NAME, *RUNS)
-    assert evaluated.says("conflicting-judgments", path=str(NAME), conflicts=differing)
+    assert hybrid("evaluate", "--qrels", NAME, *RUNS).says("conflicting-judgments", path=str(NAME), conflicts=differing)
 
 
 def test_an_adjudication_settles_the_conflicts(two_people: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,8 +274,7 @@ def test_an_adjudication_settles_the_conflicts(two_people: Path, monkeypatch: py
 
 def test_commands_that_take_qrels_take_a_journal(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They give the results of the same judgments in a qrels file."""
-    done = judged(monkeypatch, "3021s" * 40, "--rater", "anna", "--stop-after", 20)
-    assert done.says("next-command"), done.err
+    assert judged(monkeypatch, "3021s" * 40, "--rater", "anna", "--stop-after", 20).says("next-command")
     rows = read_qrels(NAME).rows()
     Path("qrels.tsv").write_text("".join(f"{qid}\t0\t{docid}\t{grade}\n" for qid, docid, grade in rows))
     outputs = []
@@ -304,8 +302,7 @@ def test_people_and_a_machine_share_a_journal(two_runs: Path, monkeypatch: pytes
     answer = "print(json.dumps({'grade': len(json.loads(line)['text']) % 4}), flush=True)"
     Path("mine.py").write_text(f"import json, sys\nfor line in sys.stdin: {answer}")
     machine = ["judge", "tiny", "--split", "test", *RUNS, "--output", NAME, "--command", f"{sys.executable} mine.py"]
-    done = hybrid(*machine)
-    assert done.says("judged", left=0), done.err
+    assert hybrid(*machine).says("judged", left=0)
     assert not Path(f"{NAME}.answers").exists()
     assert hybrid("evaluate", "--qrels", NAME, *RUNS).says("machine-judgments", path=str(NAME))
     lines = len(rows_of())
@@ -322,8 +319,7 @@ def test_people_and_a_machine_share_a_journal(two_runs: Path, monkeypatch: pytes
 
 
 def test_reasons_and_hits_for_later_are_kept(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = judged(monkeypatch, "w1ww2q", "--rater", "anna")
-    assert done.code == 0, done.err
+    assert judged(monkeypatch, "w1ww2q", "--rater", "anna").code == 0
     rows = rows_of()
     assert [row.get("later", False) for row in rows] == [True, False, True, True, False]
     judgments = open_judgments(NAME, "anna")
@@ -331,7 +327,6 @@ def test_reasons_and_hits_for_later_are_kept(two_runs: Path, monkeypatch: pytest
         row for row in rows if (str(row["qid"]), str(row["docid"])) in judgments.later
     ]
     judgments.close()
-    whole = judged(monkeypatch, "1" * 400, "--rater", "anna", "--stop-after", 50)
-    assert whole.says("all-judged")
+    assert judged(monkeypatch, "1" * 400, "--rater", "anna", "--stop-after", 50).says("all-judged")
     last = [(row["qid"], row["docid"]) for row in rows_of()[-3:]]
     assert last == [(row["qid"], row["docid"]) for row in rows if row.get("later")], "they come last, in their order"

@@ -81,8 +81,7 @@ def test_a_query_that_one_run_alone_answers_comes_last(two_runs: Path) -> None:
 
 
 def test_answers_become_qrels_that_other_commands_read(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = judged(monkeypatch, "3021s" * 20, "--stop-after", 3)
-    assert done.code == 0, done.err
+    assert judged(monkeypatch, "3021s" * 20, "--stop-after", 3).code == 0
     rows = lines_of(Path("mine.tsv"))
     assert {row[1] for row in rows} == {"0"}
     assert {row[3] for row in rows} == {"0", "1", "2", "3"}
@@ -121,8 +120,7 @@ def test_it_stops_after_enough_queries_and_continues_for_more(two_runs: Path, mo
 
 
 def test_a_query_of_which_all_hits_are_skipped_is_not_judged(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = judged(monkeypatch, "n" + "1" * 8, "--stop-after", 1)
-    assert done.says("judged", queries=1)
+    assert judged(monkeypatch, "n" + "1" * 8, "--stop-after", 1).says("judged", queries=1)
     qids = {row[0] for row in lines_of(Path("mine.tsv"))}
     assert len(qids) == 1
     assert qids.isdisjoint(row[0] for row in lines_of(skipped_path(Path("mine.tsv"))))

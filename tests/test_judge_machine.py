@@ -137,8 +137,7 @@ def test_the_key_goes_to_one_server_alone(two_runs: Path, server: Server, monkey
     assert all("secret" not in path.read_text() for path in Path().glob("machine*"))
     other = Server()
     server.reply = lambda body: (302, other.url)
-    done = judged(server, output="moved.tsv")
-    assert done.is_problem("server-refuses", status=302)
+    assert judged(server, output="moved.tsv").is_problem("server-refuses", status=302)
     assert other.bodies == []
     other.close()
 
@@ -146,8 +145,7 @@ def test_the_key_goes_to_one_server_alone(two_runs: Path, server: Server, monkey
 def test_the_same_command_asks_nothing_again(two_runs: Path, server: Server) -> None:
     judged(server)
     before, calls = Path("machine.tsv").read_text(), len(server.bodies)
-    done = judged(server)
-    assert done.says("forecast", calls=0, known=len(before.splitlines()))
+    assert judged(server).says("forecast", calls=0, known=len(before.splitlines()))
     assert (Path("machine.tsv").read_text(), len(server.bodies)) == (before, calls)
     Path("rules.txt").write_text("Prefer the sea.")
     assert judged(server, "--guidelines", "rules.txt").says("forecast", calls=calls)
@@ -166,11 +164,9 @@ def test_texts_that_are_cut_are_counted(two_runs: Path, server: Server) -> None:
 
 
 def test_calls_are_limited_and_the_rest_follows(two_runs: Path, server: Server) -> None:
-    first = judged(server, "--max-calls", 3)
-    assert first.says("max-calls", option="max_calls")
+    assert judged(server, "--max-calls", 3).says("max-calls", option="max_calls")
     assert (len(server.bodies), len(lines_of(Path("machine.tsv")))) == (3, 3)
-    second = judged(server)
-    assert second.says("judged", left=0)
+    assert judged(server).says("judged", left=0)
     assert len(server.bodies) == len(lines_of(Path("machine.tsv")))
 
 
@@ -190,8 +186,7 @@ def test_a_killed_command_resumes(two_runs: Path, server: Server) -> None:
         file.write('{"key": "cut')
     kept = journal.read_text().count("\n")
     server.bodies.clear()
-    done = judged(server)
-    assert done.says("forecast", known=kept)
+    assert judged(server).says("forecast", known=kept)
     assert kept + len(server.bodies) == len(lines_of(Path("machine.tsv")))
 
 
@@ -348,8 +343,7 @@ for line in sys.stdin:
 def test_a_command_judges(two_runs: Path) -> None:
     Path("mine.py").write_text(SCRIPT)
     words = ["judge", "tiny", "--split", "test", *RUNS, "--output", "machine.tsv"]
-    done = hybrid(*words, "--command", f"{sys.executable} mine.py")
-    assert done.says("judged", left=0), done.err
+    assert hybrid(*words, "--command", f"{sys.executable} mine.py").says("judged", left=0)
     assert lines_of(Path("machine.tsv"))[0][1].endswith("mine.py")
     assert hybrid(*words, "--command", "no-such-program").is_problem("cannot-start", option="command")
     assert hybrid(*words, "--command", "true").is_problem("command-ended", option="command")

@@ -50,8 +50,7 @@ def test_runs_alone_are_measured_on_the_split_of_their_queries(made: Path, both:
     whole = means(made / "data", "--split", "dev", *both)
     assert means(*both) == whole
     assert means(made / "data", *both) == whole
-    done = ran("evaluate", *both)
-    assert done.notices.count("assumed-split", split="dev", path=str(made / "data")) == 1
+    assert ran("evaluate", *both).notices.count("assumed-split", split="dev", path=str(made / "data")) == 1
     assert not ran("evaluate", made / "data", "--split", "dev", *both).says("assumed-split")
     refused("evaluate", both[0], made / "other.test.parquet", problem="other-queries")
     copy = made / "copy.trec"
@@ -125,8 +124,7 @@ def two_indexes(tmp_path: Path) -> Path:
             ["search", data, "--split", "own", "--index", index, "--output", run],
         ]
     for words in commands:
-        done = hybrid(*words)
-        assert done.code == 0, done.err
+        assert hybrid(*words).code == 0
     return tmp_path
 
 
@@ -142,8 +140,7 @@ def test_judging_leads_to_a_retriever(two_indexes: Path, monkeypatch: pytest.Mon
     composed = hybrid(*composing)
     assert composed.code == 0, composed.err
     assert not composed.says("next-command")
-    found = hybrid("search", "--index", composing[composing.index("--output") + 1], "--query", "salt")
-    assert found.code == 0, found.err
+    assert hybrid("search", "--index", composing[composing.index("--output") + 1], "--query", "salt").code == 0
 
 
 def test_a_retriever_is_judged_and_tuned_or_measured(two_indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +170,7 @@ def test_judging_needs_runs_or_a_retriever(two_indexes: Path, monkeypatch: pytes
     monkeypatch.chdir(two_indexes)
     refused("judge", "data", "--split", "own", "--output", "j.tsv", problem="missing-option", option="runs")
     refused("judge", "bm25", "--output", "j.tsv", problem="missing-option", option="runs")
-    ran = hybrid("compose", "bm25", "--method", "minmax", "--output", "retriever")
-    assert ran.code == 0, ran.err
+    assert hybrid("compose", "bm25", "--method", "minmax", "--output", "retriever").code == 0
     both = ["bm25.parquet", "retriever"]
     refused("judge", "data", *both, "--output", "j.tsv", problem="conflicting-options", option="runs")
 
@@ -183,8 +179,7 @@ def test_runs_without_indexes_are_fused(two_indexes: Path) -> None:
     write_lines(two_indexes / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1", "4 0 d1 1")
     both = [two_indexes / f"{name}.trec" for name in ("bm25", "other")]
     for path in both:
-        exported = hybrid("export", path.with_suffix(".parquet"), "--format", "trec", "--output", path)
-        assert exported.code == 0, exported.err
+        assert hybrid("export", path.with_suffix(".parquet"), "--format", "trec", "--output", path).code == 0
     words = [
         "fuse",
         *both,
@@ -196,5 +191,4 @@ def test_runs_without_indexes_are_fused(two_indexes: Path) -> None:
     ]
     fusing = next_command(hybrid(*words))
     assert fusing[0] == "fuse"
-    fused = hybrid(*fusing)
-    assert fused.code == 0, fused.err
+    assert hybrid(*fusing).code == 0

@@ -453,5 +453,4 @@ def test_evaluate_and_fuse_print_ranges_wider_than_002(tied_runs: Path) -> None:
     assert done.says("ties", **ties)
     assert not done.says("ties", run="plain")
     words = ["fuse", "tied.trec", "plain.trec", "--tune", "--output", "w.json", "--qrels", "qrels.tsv"]
-    done = ran(*words)
-    assert done.says("ties", **ties)
+    assert ran(*words).says("ties", **ties)

@@ -456,8 +456,7 @@ def test_auto_uploads_its_folder_and_continues_after_a_kill(bucket: Bucket, monk
     words = f"auto {bucket}/docs.jsonl --max-steps 0 --output {bucket}/mine"
     killed(words, "put", "docids.parquet", after=True)
     assert "mine/bm25/manifest.json" not in bucket.names("mine")
-    again = ran(*words.split())
-    assert again.says("up-to-date", stage="index-bm25")
+    assert ran(*words.split()).says("up-to-date", stage="index-bm25")
     names = {name.removeprefix("mine/").split("/")[0] for name in bucket.names("mine")}
     assert {"collection", "bm25", "dense"} <= names
     before = times(bucket, "mine")

@@ -166,8 +166,7 @@ def test_commands_work_from_another_folder(opened: Path, tmp_path: Path, monkeyp
         assert "\n    " in done.out, "the hits have texts"
     words = ["fuse", opened / "out/bm25.parquet", opened / "out/dense.parquet", "--method", "weighted-sum"]
     words += ["--missing", "exact", "--index", f"{opened}/out/bm25,{opened}/out/dense", "--output", "fused.parquet"]
-    done = hybrid(*words)
-    assert done.code == 0, done.err
+    assert hybrid(*words).code == 0
     lineage = hybrid("inspect", "fused.parquet").out
     for state in ("<- missing", "<- changed"):
         assert state not in lineage
@@ -269,8 +268,7 @@ def test_a_lexical_index_of_an_earlier_form_is_refused_with_its_command(here: Pa
     """Its kind has a format of its own: other artifacts of that version are read."""
     Path("ids.txt").write_text("007\n")
     change_manifest(made("bm25"), format=storage.FORMAT)
-    done = refused(*words, problem="older-format", path=Path("bm25"))
-    assert "hybrid index-bm25" in done.err
+    assert "hybrid index-bm25" in refused(*words, problem="older-format", path=Path("bm25")).err
     refused(*STAGES["bm25"], "--output", "bm25", problem="older-format")
     ran(*STAGES["bm25"], "--output", "bm25", "--overwrite")
     assert artifacts.read_manifest("dense").format == storage.FORMAT
@@ -289,8 +287,7 @@ def test_a_manifest_of_a_newer_hybrid_is_not_called_damaged(here: Path, change: 
     fields = json.loads((made("bm25") / MANIFEST).read_text()) | change
     fields["versions"]["hybrid"] = "9.1"
     Path("bm25", MANIFEST).write_text(json.dumps(fields))
-    done = refused("inspect", "bm25", problem="newer-version")
-    assert done.fields == {"path": Path("bm25"), "version": "9.1"}
+    assert refused("inspect", "bm25", problem="newer-version").fields == {"path": Path("bm25"), "version": "9.1"}
     fields["versions"]["hybrid"] = "no version"
     Path("bm25", MANIFEST).write_text(json.dumps(fields))
     assert refused("inspect", "bm25", code=1).problem.startswith("damaged")

@@ -78,8 +78,7 @@ def retriever(here: Path) -> Path:
 def test_the_indexes_of_a_retriever_are_exported_as_they_are_alone(retriever: Path, form: str) -> None:
     alone = exported(form)
     queries = ["--collection", "tiny", "--split", "test"]
-    done = ran("export", retriever, "--format", form, *queries, "--output", "both")
-    assert done.says("fusion-written")
+    assert ran("export", retriever, "--format", form, *queries, "--output", "both").says("fusion-written")
     fusion = json.loads(Path("both/fusion.json").read_text())
     for name in ("documents.ndjson", "documents.jsonl", "documents.parquet", "index.json"):
         assert (alone / name).is_file() == Path("both", name).is_file()

@@ -404,5 +404,4 @@ def test_evaluate_ends_with_a_verdict_unless_the_run_was_tuned(tiny: Path, tiny_
     done = hybrid(*words, tuned)
     assert (json.loads(done.out)["verdict"] is None) == ("queries-reused" in done.warnings)
     assert ("queries-reused" in done.warnings) != evidence["keeps_untuned"]
-    alone = hybrid("evaluate", tiny, bm25, "--split", "test", "--format", "json")
-    assert json.loads(alone.out)["verdict"] is None
+    assert json.loads(hybrid("evaluate", tiny, bm25, "--split", "test", "--format", "json").out)["verdict"] is None

@@ -328,8 +328,7 @@ def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
         ran("encode", "collection", "--model", name, "--output", f"{name}-index")
         out = f"{name}.parquet"
         ran("search", "collection", "--split", "test", "--index", f"{name}-index", "--output", out)
-        done = hybrid("evaluate", "collection", "--split", "test", out)
-        assert done.says("queries-reused", part="training examples")
+        assert hybrid("evaluate", "collection", "--split", "test", out).says("queries-reused", part="training examples")
 
 
 PLAN_lite: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32"}

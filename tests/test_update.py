@@ -173,8 +173,7 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     assert (dry.code, dry.says("documents-changed", **changes)) == (0, True)
     assert read_retriever(Path("made/retriever")) == before
     assert len(list(Path("made").iterdir())) == 4
-    done = ran("update", "made", "docs")
-    assert done.says("documents-changed", **changes)
+    assert ran("update", "made", "docs").says("documents-changed", **changes)
     after = read_retriever(Path("made/retriever"))
     assert (after.generation, after.changed) == (2, {"added": 1, "replaced": 1, "removed": 1})
     assert (after.weights, after.scales, after.shares) == (before.weights, before.scales, before.shares)
@@ -190,11 +189,9 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     ran("inspect", "made/retriever")
     assert inspect(["made/retriever"])["retriever"]["changed"] == after.changed
     ran("inspect", "--verify", "made")
-    again = hybrid("update", "made", "docs")
-    assert again.says("documents-changed", added=0, replaced=0, removed=0)
+    assert hybrid("update", "made", "docs").says("documents-changed", added=0, replaced=0, removed=0)
     assert read_retriever(Path("made/retriever")).generation == 2
-    pruned = hybrid("update", "made", "docs", "--prune")
-    assert pruned.says("pruned")
+    assert hybrid("update", "made", "docs", "--prune").says("pruned")
     assert sorted(path.name for path in Path("made").iterdir()) == ["bm25.2", "collection.2", "dense.2", "retriever"]
 
 
@@ -210,18 +207,15 @@ def test_changes_alone_equal_all_present_documents(passages: bool, tiny_bert: Pa
     (home.docs / "1.txt").unlink()
     Path("gone.txt").write_text("1.txt\n")
     counts = {"added": 1, "replaced": 1, "removed": 1}
-    done = hybrid("update", "made", "docs", "--threads", 1)
-    assert done.says("documents-changed", **counts), done.err
+    assert hybrid("update", "made", "docs", "--threads", 1).says("documents-changed", **counts)
     words = ("update", "other", "--add", "more", "--remove", "gone.txt", "--threads", 1)
     assert hybrid(*words, "--dry-run").says("documents-changed", **counts)
-    done = hybrid(*words)
-    assert done.says("documents-changed", **counts), done.err
+    assert hybrid(*words).says("documents-changed", **counts)
     assert hits(Path("made/retriever").absolute(), Path("run.parquet").absolute()).equals(
         hits(Path("other/retriever").absolute(), Path("other.parquet").absolute())
     )
     assert contents("other/bm25.2") == contents("made/bm25.2")
-    done = hybrid("update", "other", "--remove", "gone.txt")
-    assert done.is_problem("unknown-id", id="1.txt")
+    assert hybrid("update", "other", "--remove", "gone.txt").is_problem("unknown-id", id="1.txt")
 
 
 def test_judgments_follow_the_passages(tiny_bert: Path, workdir: Path) -> None:
@@ -256,8 +250,7 @@ def test_a_retriever_that_shares_an_index_keeps_it(home: Home) -> None:
 def test_a_collection_in_place_of_files(home: Home) -> None:
     (home.docs / "new.txt").write_text("a walrus")
     call(PrepareFiles([Path("docs")], output=Path("present")))
-    done = hybrid("update", "made", "present")
-    assert done.says("documents-changed", added=1, replaced=0, removed=0)
+    assert hybrid("update", "made", "present").says("documents-changed", added=1, replaced=0, removed=0)
 
 
 def test_metadata_and_columns_are_read_as_before(home: Home) -> None:
@@ -272,14 +265,12 @@ def test_metadata_and_columns_are_read_as_before(home: Home) -> None:
     )
     home.build(Path("years/collection"), "years")
     write([2001, 2022, 2003, 2024])
-    done = hybrid("update", "years", "docs.jsonl")
-    assert done.says("documents-changed", added=1, replaced=1, removed=0), done.err
+    assert hybrid("update", "years", "docs.jsonl").says("documents-changed", added=1, replaced=1, removed=0)
     query = ["search", "--index", "years/retriever", "--query", "salt", "--format", "json", "--filter"]
     hits = json.loads(hybrid(*query, "year > 2010").out)["hits"]
     assert {hit["docid"] for hit in hits} == {"u1", "u3"}
     Path("docs.jsonl").write_text('{"url": "u0", "body": "salt", "year": "unknown"}\n')
-    refused = hybrid("update", "years", "docs.jsonl", "--allow-shrink")
-    assert refused.problem == "other-columns"
+    assert hybrid("update", "years", "docs.jsonl", "--allow-shrink").problem == "other-columns"
 
 
 def test_an_appended_index_is_updated_too(home: Home) -> None:
@@ -288,10 +279,9 @@ def test_an_appended_index_is_updated_too(home: Home) -> None:
     Path("more/2.txt").write_text("another text of salt")
     call(PrepareFiles([Path("more")], output=Path("added")))
     for name in ("bm25", "dense"):
-        done = ran("update", f"made/{name}", "--add", "added", "--output", f"made/more-{name}", "--threads", "1")
+        ran("update", f"made/{name}", "--add", "added", "--output", f"made/more-{name}", "--threads", "1")
     ran("compose", "made/more-bm25", "made/more-dense", "--method", "rrf", "--output", "made/more")
-    done = hybrid("update", "made/more", "docs")
-    assert done.says("documents-changed", added=0, replaced=1, removed=1), done.err
+    assert hybrid("update", "made/more", "docs").says("documents-changed", added=0, replaced=1, removed=1)
     index = RetrieverFiles.read(Path("made/more")).indexes[0]
     call(IndexBm25(Path("made/collection.2"), threads=1, output=Path("plain")))
     assert contents(str(index)) == contents("plain")
@@ -300,10 +290,9 @@ def test_an_appended_index_is_updated_too(home: Home) -> None:
 def test_a_document_that_was_deleted_from_the_indexes_is_added_again(home: Home) -> None:
     Path("gone.txt").write_text("1.txt\n")
     for name in ("bm25", "dense"):
-        done = ran("update", f"made/{name}", "--remove", "gone.txt", "--output", f"made/less-{name}")
+        ran("update", f"made/{name}", "--remove", "gone.txt", "--output", f"made/less-{name}")
     ran("compose", "made/less-bm25", "made/less-dense", "--method", "rrf", "--output", "made/less")
-    done = hybrid("update", "made/less", "docs")
-    assert done.says("documents-changed", added=1, replaced=0, removed=0, before=11), done.err
+    assert hybrid("update", "made/less", "docs").says("documents-changed", added=1, replaced=0, removed=0, before=11)
     files = RetrieverFiles.read(Path("made/less"))
     assert len(docids_of(files.indexes[1])) == collection.document_count(Path("made/collection.2")) == 12
 
@@ -353,8 +342,7 @@ def test_what_cannot_be_updated_is_refused(prepared: str, command: str, expected
 def test_half_of_the_documents_can_be_deleted_on_request(home: Home) -> None:
     for file in sorted(home.docs.iterdir())[:7]:
         file.unlink()
-    done = hybrid("update", "made", "docs", "--allow-shrink")
-    assert done.says("documents-changed", removed=7, after=5), done.err
+    assert hybrid("update", "made", "docs", "--allow-shrink").says("documents-changed", removed=7, after=5)
 
 
 def test_two_updates_at_once(home: Home) -> None:
