@@ -28,7 +28,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
     {"cli"},
     {"stages"},
     {"adapters", "exports", "server"},
-    {"api", "reporting", "session", "workflows"},
+    {"api", "reporting", "session"},
     {"artifacts", "commands"},
     # the application ends here, and the library begins
     {"perturbations", "retrieval", "training"},

@@ -104,14 +104,14 @@ def test_stored_queries_need_all_shards(whole: Path, tiny: Path, tiny_lambda: Pa
 
 def test_a_lost_shard_of_weights_is_missed(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_checkpoint(tmp_path / "model", "splade")
-    stage: Any = importlib.import_module("hybrid_cli.stages.encode")
-    written = stage.encode_documents
+    stage: Any = importlib.import_module("hybrid_cli.stages.encode.sparse")
+    written = stage.encode_weights
 
-    def write_and_lose(settings: Any, encoder: Any, folder: Path, *values: Any) -> None:
-        written(settings, encoder, folder, *values)
+    def write_and_lose(folder: Path, *values: Any) -> None:
+        written(folder, *values)
         stage.weight_shard(folder, 1).unlink()
 
-    monkeypatch.setattr(stage, "encode_documents", write_and_lose)
+    monkeypatch.setattr(stage, "encode_weights", write_and_lose)
     with raises("removed-meanwhile", HybridError, path="part-00001.parquet"):
         encode(tiny, model=model, architecture="splade", shard_size=2, output=tmp_path / "index")
 

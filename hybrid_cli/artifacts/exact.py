@@ -16,8 +16,8 @@ from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.encoders.options import DEVICE
 from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.indexes.options import Searching
 from hybrid_cli.passages import NO_GROUPS
-from hybrid_cli.retrieval.options import Searching
 
 _SEARCHED = ("k1", "b", "weight", "group")  # options of a run that change its scores
 

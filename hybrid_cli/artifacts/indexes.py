@@ -19,11 +19,10 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.faiss import is_binary
-from hybrid_cli.indexes.options import FLAT
+from hybrid_cli.indexes.options import FLAT, LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.retrieval.filters import Metadata
-from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
 
 _LISTS = re.compile(r"IVF\d+")  # their number depends on the number of vectors

@@ -28,13 +28,12 @@ from hybrid_cli.encoders.options import DEVICE, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import ALL_GPUS, pick_gpus, set_threads
-from hybrid_cli.indexes.options import FLAT
+from hybrid_cli.indexes.options import FLAT, Searching
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.lexical.impacts import READ_WHOLE
 from hybrid_cli.lexical.index import ExpandedQueries, LexicalIndex, read_parameters
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
-from hybrid_cli.retrieval.options import Searching
 from hybrid_cli.runs import SortedIds
 from hybrid_cli.runs.index import Index
 from hybrid_cli.storage import Kind, layout

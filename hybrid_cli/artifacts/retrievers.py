@@ -21,10 +21,10 @@ from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import LEXICAL_SHARE, RRF_K, Missing, Normalization
 from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_path
+from hybrid_cli.indexes.options import Searching
 from hybrid_cli.inputs.json_values import make_typed, read_json
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.retrieval.calibration import Calibration
-from hybrid_cli.retrieval.options import Searching
 from hybrid_cli.retrieval.retriever import RerankStep, Retriever
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Index

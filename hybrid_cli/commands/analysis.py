@@ -12,15 +12,7 @@ from hybrid_cli import plugins
 from hybrid_cli.commands.common import MEASURE, NameOrPath, as_names
 from hybrid_cli.commands.fusion import FUSION
 from hybrid_cli.errors import InputError
-from hybrid_cli.evaluation.options import (
-    ANSWER_MATCH,
-    LEVEL,
-    MEASURES,
-    AnswerMatch,
-    Correction,
-    Significance,
-    SignificanceTest,
-)
+from hybrid_cli.evaluation import options
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import MayWrite, Overwrites, ReadsFiles, Seeded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, options_by, redeclare, scope, when
@@ -66,8 +58,8 @@ class Comparison(Seeded):
 
     split: str | None = option(None)
     qrels: Path | None = option(None)
-    measure: Sequence[str] = _measure_option(MEASURES, "--measure", "-m", parse=MEASURE)
-    relevance_level: int = _measure_option(LEVEL, "--relevance-level", "-l", minimum=1)
+    measure: Sequence[str] = _measure_option(options.MEASURES, "--measure", "-m", parse=MEASURE)
+    relevance_level: int = _measure_option(options.LEVEL, "--relevance-level", "-l", minimum=1)
     remove_query: bool | None = _measure_option(
         None,
         "--remove-query/--keep-query",
@@ -75,12 +67,12 @@ class Comparison(Seeded):
         recorded=False,
     )
     residual_qrels: Path | None = _measure_option(None)
-    answer_match: AnswerMatch = _measure_option(ANSWER_MATCH)
+    answer_match: options.AnswerMatch = _measure_option(options.ANSWER_MATCH)
     queries: Path | None = _measure_option(None)
     corpus: Path | None = _measure_option(None)
     baseline: Sequence[str] = option((), panel=TESTS, shown="the runs of --complement, or the first run")
-    test: SignificanceTest = option(Significance.test, panel=TESTS)
-    correction: Correction = option(Significance.correction, panel=TESTS)
+    test: options.SignificanceTest = option(options.Significance.test, panel=TESTS)
+    correction: options.Correction = option(options.Significance.correction, panel=TESTS)
     complement: tuple[str, str] | None = option(None, metavar="DENSE SPARSE", panel=COMPLEMENT)
     show_queries: int = option(5, minimum=0, panel=COMPLEMENT)
 

@@ -27,18 +27,6 @@ from hybrid_cli.settings.options import (
     when,
 )
 from hybrid_cli.training import options as training
-from hybrid_cli.training.options import (
-    BM25,
-    LOSSES,
-    MARGINS,
-    RESIDUALS,
-    TAUGHT,
-    Distill,
-    Keep,
-    Schedule,
-    ScorerSchedule,
-    Tracker,
-)
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
 HITS = 1000  # hits per query of a run
@@ -62,9 +50,7 @@ class OnDevice(Settings):
 
 
 ENCODER = "Encoder"
-TEXTS, DENSE_INDEX = "texts to encode", "a dense index"  # facts about the input of `encode`
 PROJECTION = "a start model with a projection"  # fact
-ONE_MODEL, TWO_MODELS = "one model", "two models"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +122,7 @@ class Optimization(training.Optimization, Seeded):
     chunk_size: int | None = option(None, minimum=1, shown="the whole batch")
     learning_rate: float = inherited("--learning-rate", "--lr", minimum=0)
     warmup: float = inherited(minimum=0)
-    schedule: Schedule = inherited()
+    schedule: training.Schedule = inherited()
     keep_epochs: bool = option(False)
     weight_decay: float = inherited(minimum=0)
     clip: float = inherited(above=0)
@@ -168,7 +154,7 @@ class Training(Threaded, OnDevice, Optimization, Writes):
     option_panel = WATCHING
 
     callback: Sequence[str] = option((), metavar="CLASS", recorded=False)
-    track: Tracker | None = option(None, recorded=False)
+    track: training.Tracker | None = option(None, recorded=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +234,7 @@ class Validation(training.Validation, Settings):
     dev: Path | str | None = option(None)
     dev_queries: int = inherited(minimum=1)
     eval_steps: int | None = option(None, minimum=1, shown="a tenth of all steps")
-    keep: Keep = inherited()
+    keep: training.Keep = inherited()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +262,7 @@ class Likelihood(Settings):
 
 TEACHER = "Teacher"
 _DISTILLED = when(distill=GIVEN)
-_TAUGHT = (_DISTILLED, when(loss=TAUGHT))
+_TAUGHT = (_DISTILLED, when(loss=training.TAUGHT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +281,7 @@ class Distillation(Settings):
 
     scopes = scope(_DISTILLED, "distill_weight", "teacher_temperature")
 
-    distill: Distill | None = option(None)
+    distill: training.Distill | None = option(None)
     distill_weight: float = option(1.0, above=0)
     teacher_temperature: float = option(1.0, above=0)
 
@@ -317,7 +303,7 @@ class Taught(Distillation):
 
     scopes = scope(_TAUGHT, "teacher")
 
-    distill: Distill | None = inherited(excluded=when(loss=(*TAUGHT, "bpr")))
+    distill: training.Distill | None = inherited(excluded=when(loss=(*training.TAUGHT, "bpr")))
     teacher_temperature: float = inherited(applies=_TAUGHT)
     teacher: str | None = option(None, shown="the scores in the examples", recorded=False)
 
@@ -351,30 +337,30 @@ class LossOptions(Settings):
     cases = options_by(
         "loss",
         {
-            MARGINS: ("xi",),
-            RESIDUALS: ("scorer", "scorer_weight", "scorer_schedule"),
-            (*MARGINS, "nll", "roc", "residual-nll"): ("in_batch",),
+            training.MARGINS: ("xi",),
+            training.RESIDUALS: ("scorer", "scorer_weight", "scorer_schedule"),
+            (*training.MARGINS, "nll", "roc", "residual-nll"): ("in_batch",),
         },
     )
 
-    loss: str = option(training.LOSS, choices=LOSSES)
+    loss: str = option(training.LOSS, choices=training.LOSSES)
     loss_options: Mapping[str, str] = option({}, "--loss-option", metavar="NAME=VALUE")
     xi: float = option(training.XI)
-    scorer: str = option(BM25, recorded=False)
+    scorer: str = option(training.BM25, recorded=False)
     scorer_weight: float = option(
-        By("scorer", {BM25: 0.1}, 1.0),
+        By("scorer", {training.BM25: 0.1}, 1.0),
         minimum=0,
         shown="0.1 for `bm25`; 1 for an encoder",
         needed=when(scorer_schedule="learned"),
     )
-    scorer_schedule: ScorerSchedule = option("fixed")
+    scorer_schedule: training.ScorerSchedule = option("fixed")
     temperature: float | None = redeclare(
         Likelihood, "temperature", shown="1, or 0.05 for vectors of length 1 except with `bpr`"
     )
     in_batch: bool = redeclare(
         Likelihood,
         "in_batch",
-        default=By("loss", dict.fromkeys(MARGINS, False), Likelihood.in_batch),
+        default=By("loss", dict.fromkeys(training.MARGINS, False), Likelihood.in_batch),
         shown="`in-batch`; `no-in-batch` for margin, residual-margin",
     )
     ortho_weight: float = option(By("loss", {"roc": 1.0}, 0.0), minimum=0, needed=when(ortho_control=True))

@@ -10,20 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hybrid_cli.collections import options
-from hybrid_cli.collections.options import (
-    DELIMITED,
-    PSEUDO_SIZES,
-    RESERVED,
-    SGML,
-    SGML_TOPICS,
-    TEXT_FILES,
-    OnDangling,
-    OnDuplicate,
-    OnError,
-    PseudoQueries,
-    SampleFrom,
-    is_column_name,
-)
 from hybrid_cli.commands.common import OnCluster, OnDevice
 from hybrid_cli.errors import option_error
 from hybrid_cli.perturbations.options import Perturbation
@@ -100,11 +86,11 @@ class Prepare(Seeded, Writes, options.Import):
     passage_stride: int | None = option(
         None, metavar="N", panel=PASSAGES, minimum=1, shown="their length, without overlap", recorded=False
     )
-    pseudo_queries: PseudoQueries | None = option(
+    pseudo_queries: options.PseudoQueries | None = option(
         None, panel=PSEUDO, recorded=False, excluded=when(on_duplicate="last")
     )
     pseudo_sizes: Mapping[str, int] = option(
-        {}, metavar="SPLIT=N", panel=PSEUDO, minimum=0, choices=[*PSEUDO_SIZES], shown="train=10000,dev=500"
+        {}, metavar="SPLIT=N", panel=PSEUDO, minimum=0, choices=[*options.PSEUDO_SIZES], shown="train=10000,dev=500"
     )
     seed: int = inherited()
 
@@ -126,8 +112,8 @@ class PrepareRows(Prepare, options.Rows):
 
     scopes = scope(when(pseudo_queries=None), "on_dangling")
 
-    on_duplicate: OnDuplicate = inherited()
-    on_dangling: OnDangling = inherited()
+    on_duplicate: options.OnDuplicate = inherited()
+    on_dangling: options.OnDangling = inherited()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +150,7 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
     )
 
     package: Sequence[str] = inherited(recorded=False)
-    seed: int = inherited(applies=())
+    seed: int = inherited(applies=when())
 
 
 @dataclass(frozen=True)
@@ -214,8 +200,8 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     scopes = (
         scope(when(queries=GIVEN), "query_columns")
         + scope(when(qrels=GIVEN), "qrels_columns")
-        + scope(when(inputs=DELIMITED), "header", "quoted")
-        + scope(when(documents_form=TEXT_FILES), "on_error")
+        + scope(when(inputs=options.DELIMITED), "header", "quoted")
+        + scope(when(documents_form=options.TEXT_FILES), "on_error")
     )
 
     queries: Sequence[str] = option((), metavar="[SPLIT=]FILE", recorded=False)
@@ -230,7 +216,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     )
     header: bool | None = option(None, shown="if it contains a usual name")
     quoted: bool | None = option(None, shown="CSV files only")
-    on_error: OnError = inherited()
+    on_error: options.OnError = inherited()
 
     def check(self) -> None:
         """Refuse files of queries as documents, and names that `index-bm25 --fields` cannot take."""
@@ -241,8 +227,8 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
                 reason = "was passed as documents; repeat the option for each file, or separate files by commas"
                 raise option_error(option_name, astray[0], reason, code="other-role", path=astray[0])
         for option_name, names in (("document_columns", self.other_fields), ("metadata", self.metadata)):
-            if wrong := [name for name in names if not is_column_name(name)]:
-                reason = f"needs a name of letters, digits and '_', other than {', '.join(RESERVED)}"
+            if wrong := [name for name in names if not options.is_column_name(name)]:
+                reason = f"needs a name of letters, digits and '_', other than {', '.join(options.RESERVED)}"
                 raise option_error(option_name, wrong[0], reason, code="invalid-name")
         if repeated := [name for name in self.metadata if [*self.metadata, *self.other_fields].count(name) > 1]:
             raise option_error("metadata", repeated[0], "name each column and field once", code="repeated-value")
@@ -329,7 +315,7 @@ class PrepareDpr(PrepareRows, options.Dpr):
 
     queries: Mapping[str, Path] = option({}, "--queries", "--questions", metavar="SPLIT=FILE")
     training: Mapping[str, Path] = option({}, metavar="SPLIT=FILE", needed=when(sample_from="contexts"))
-    sample_from: SampleFrom = inherited(panel=SAMPLE)
+    sample_from: options.SampleFrom = inherited(panel=SAMPLE)
 
 
 @dataclass(frozen=True)
@@ -382,9 +368,9 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
     corpus: Path = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(queries=GIVEN, topic_format=SGML_TOPICS), "topic_fields")
-        + scope(when(document_format=SGML), "text_fields")
-        + scope(when(inputs=SGML), "encoding")
+        scope(when(queries=GIVEN, topic_format=options.SGML_TOPICS), "topic_fields")
+        + scope(when(document_format=options.SGML), "text_fields")
+        + scope(when(inputs=options.SGML), "encoding")
     )
 
     queries: Mapping[str, Path] = option({}, "--queries", "--topics", metavar="SPLIT=FILE")

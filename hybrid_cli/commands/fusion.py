@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.commands.common import HITS, MEASURE, NameOrPath, OnDevice
-from hybrid_cli.commands.retrieval import RETRIEVER, SINGLE_INDEX, TUNING, Encode, SearchOptions
+from hybrid_cli.commands.retrieval import (
+    RETRIEVER,
+    SINGLE_INDEX,
+    TUNING,
+    EncodedTexts,
+    SearchOptions,
+    StoredVectors,
+    Texts,
+)
 from hybrid_cli.commands.training import RERANKER, Pairs
 from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
+from hybrid_cli.indexes.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.passages import Group
-from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.settings.common import Overwrites, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import (
     GIVEN,
@@ -432,9 +440,9 @@ class Rerank(OnDevice, Threaded, Pairs, Writes):
     collection: Path | None = option(None, shown="the corpus recorded in the run")
     split: str | None = option(None, recorded=False)
     queries: Path | None = option(None)
-    dtype: Precision = redeclare(Encode, "dtype", applies=())
-    shard_size: int = redeclare(Encode, "shard_size", applies=())
-    batch_tokens: int | None = redeclare(Encode, "batch_tokens", shown="4096 on a CPU, 65536 on a GPU", applies=())
+    dtype: Precision = redeclare(Texts, "dtype")
+    shard_size: int = redeclare(StoredVectors, "shard_size")
+    batch_tokens: int | None = redeclare(EncodedTexts, "batch_tokens", shown="4096 on a CPU, 65536 on a GPU")
 
     @property
     def deepest(self) -> int:

@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.commands.common import (
-    DENSE_INDEX,
     ENCODER,
     HITS,
     MEASURE,
-    ONE_MODEL,
-    TEXTS,
-    TWO_MODELS,
     EncoderContract,
     NameOrPath,
     OnDevice,
@@ -26,10 +22,9 @@ from hybrid_cli.commands.common import (
 from hybrid_cli.encoders.options import CombineMode, Combining, Precision, SparseArchitecture
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
-from hybrid_cli.indexes.options import FLAT, VectorType
+from hybrid_cli.indexes.options import FLAT, LEARNED, TRANSFORMER_INDEX, Engine, Searching, VectorType
 from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.passages import Group
-from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX, Engine, Searching
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.common import MayWrite, Overwrites, Seeded, Threaded, Writes
 from hybrid_cli.settings.conversion import byte_count
@@ -295,16 +290,12 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
 
 
 INDEX, COMBINED, COMPUTATION = "Index", "Two encoders", "Computation"
-IMPORTED = "Vectors of other tools"
+IMPORTED, SPARSE = "Vectors of other tools", "Learned sparse index"
 
 APPROXIMATE, GRAPH, LISTS = "an approximate index type", "a graph (HNSW)", "inverted lists (IVF)"  # facts
-SAMPLED = "an index type that is trained on a sample"  # fact
+SAMPLED, CHECKED = "an index type that is trained on a sample", "--recall-check"  # facts
+CHOSEN = "--index-type auto"  # fact
 _UNTRAINED = ("flat", "fp16", "binary", "hnsw", "hnsw-fp16", "hnsw-binary")
-OF_TRANSFORMER, OF_STATIC, OF_DENSE = "a transformer encoder", "a static encoder", "a dense encoder"  # facts
-OF_DENSE_TRANSFORMER = "a dense transformer encoder"  # fact
-_DOCUMENTS = when(queries=None, split=None, encoder=OF_DENSE)
-_VECTORS = ("pooling", "normalize", "task", "append_eos")  # of the contract, for dense encoders alone
-_READING = ("preset", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,18 +309,22 @@ class VectorIndex(Seeded, options.VectorIndex):
         nprobe: Number of inverted lists searched per query; `search --nprobe` overrides it.
         memory: Maximum bytes of the index: `500M`, `4G`.
         min_recall: Minimum recall of the exact top 100 hits.
+        recall_check: Measure and store the recall of an approximate index against exact search.
         seed: Random seed of training samples and recall checks.
         faiss_device: Device of FAISS, if its build supports GPUs: `auto` (all GPUs, if any), `cpu`, `gpu`, or numbers:
             `0,1`.
     """
 
     option_panel = INDEX
-    scopes = (
-        scope(_DOCUMENTS, "index_type")
-        + scope(when(structure=GRAPH), "ef_search")
-        + scope(when(structure=LISTS), "nprobe", "faiss_device")
-        + scope(when(index_type="auto"), "memory", "min_recall")
-        + scope((when(training=SAMPLED), when(recall_check=True)), "seed")
+    cases = options_by(
+        "structure",
+        {
+            GRAPH: ("ef_search",),
+            LISTS: ("nprobe", "faiss_device"),
+            CHOSEN: ("memory", "min_recall"),
+            APPROXIMATE: ("recall_check",),
+            (SAMPLED, CHECKED): ("seed",),
+        },
     )
 
     index_type: str | None = option(None, metavar="TYPE", shown="flat; binary for a model trained with --loss bpr")
@@ -337,43 +332,22 @@ class VectorIndex(Seeded, options.VectorIndex):
     nprobe: int = inherited(minimum=1)
     memory: int | None = inherited(minimum=1, parse=byte_count, metavar="BYTES", shown="any", recorded=True)
     min_recall: float = inherited(minimum=0, maximum=1)
-    faiss_device: str = redeclare(SearchOptions, "faiss_device", panel=INDEX, applies=None, recorded=False)
+    faiss_device: str = inherited(recorded=False)
+    recall_check: bool = option(False, recorded=False)
     seed: int = inherited()
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, the structures of the index, and whether it is approximate, and trained."""
+        """Return every field by name, and what the type of the index has."""
         kind = self.index_type or ""
-        structures = tuple(fact for part, fact in (("HNSW", GRAPH), ("IVF", LISTS)) if part in kind.upper())
-        approximate = "" if kind in ("flat", FLAT) else APPROXIMATE
-        sampled = SAMPLED if kind and kind not in _UNTRAINED else ""
-        return {**super().values(), "structure": structures, "exactness": approximate, "training": sampled}
-
-
-SPARSE = "Learned sparse index"
-OF_SPARSE = "a learned sparse encoder"  # fact about the encoder
-_WEIGHTED = when(input=TEXTS, models=ONE_MODEL, queries=None, split=None, from_vectors=None)
-_WEIGHTS = when(**_WEIGHTED.allowed, encoder=OF_SPARSE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparseIndex(Settings):
-    """Options of `encode` with a sparse encoder.
-
-    Attributes:
-        quantization: Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of
-            weight 1 is counted that many times.
-        expansion: File of docid and text, such as queries of docT5query; the text is added to the document.
-        architecture: Read a plain checkpoint as a sparse encoder: `splade`: the whole vocabulary; `unicoil`: word
-            pieces of the text; `deepct`: its words; `sparterm`: gated.
-    """
-
-    option_panel = SPARSE
-
-    scopes = scope(_WEIGHTED, "architecture") + scope(_WEIGHTS, "quantization", "expansion")
-
-    architecture: SparseArchitecture | None = option(None, shown="the model's", recorded=False)
-    quantization: int | None = option(None, minimum=1, maximum=1 << 12, shown="128; 100 for `deepct`", recorded=False)
-    expansion: Path | None = option(None)
+        holds = {
+            GRAPH: "HNSW" in kind.upper(),
+            LISTS: "IVF" in kind.upper(),
+            CHOSEN: kind == "auto",
+            APPROXIMATE: kind not in ("flat", FLAT),
+            SAMPLED: bool(kind) and kind not in _UNTRAINED,
+            CHECKED: self.recall_check,
+        }
+        return {**super().values(), "structure": tuple(fact for fact, held in holds.items() if held)}
 
 
 _weight_option = partial(option, panel=TUNING, applies=when(tune=GIVEN))
@@ -425,8 +399,156 @@ class Combine(OnDevice, Writes):
             raise InputError(problem, code="number-of-values", option="models")
 
 
+DENSE_TEXTS, SPARSE_TEXTS = "a dense encoder", "a learned sparse encoder"  # facts: the job of `encode`
+IMPORTED_VECTORS = "vectors of another tool"
+ONE_INDEX, TWO_INDEXES = "a dense index", "two dense indexes"
+OF_TRANSFORMER, OF_STATIC = "a transformer encoder", "a static encoder"  # facts
+ONE_MODEL, TWO_MODELS = "one model", "two models"  # facts
+_RUNNING = (DENSE_TEXTS, SPARSE_TEXTS, IMPORTED_VECTORS, TWO_INDEXES)  # jobs that run a model
+_OF_TYPE = ("ef_search", "nprobe", "memory", "min_recall", "faiss_device", "seed")  # which depend on --index-type
+_OF_WEIGHTS = ("architecture", "quantization", "expansion")
+_OF_VECTORS = ("queries", "split", "pooling", "normalize", "task", "append_eos", "vector_dtype")  # not of weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredVectors(Settings, options.Shards):
+    """How vectors are stored.
+
+    Attributes:
+        vector_dtype: Type of the stored vectors.
+        shard_size: Texts per shard; an interruption loses at most one shard.
+    """
+
+    option_panel = COMPUTATION
+
+    vector_dtype: VectorType = inherited()
+    shard_size: int = inherited(minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truncated(Settings):
+    """Vectors of which the leading values are kept.
+
+    Attributes:
+        truncate_dim: Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.
+    """
+
+    truncate_dim: int | None = option(None, panel=ENCODER, minimum=1, shown="all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighted(Settings):
+    """A combination of two encoders.
+
+    Attributes:
+        combine: Concatenate the vectors, or add them.
+        weight: Weight of the second encoder, on the query side; `search --weight` overrides it.
+    """
+
+    option_panel = COMBINED
+
+    combine: CombineMode = option(Combining.combine)
+    weight: float = option(Combining.weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts(OnDevice, StoredVectors, Threaded, Writes):
+    """Texts of documents or of queries, and the model that encodes them.
+
+    Attributes:
+        model: Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.
+        queries: File of queries to encode, in place of a corpus.
+        split: Encode the queries of this split of the collection.
+        dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.
+    """
+
+    collection: Path | None
+    model: Sequence[NameOrPath] | NameOrPath = option((StartModel.model,))
+    queries: Path | None = option(None)
+    split: str | None = option(None, recorded=False)
+    dtype: Precision = option("auto", panel=COMPUTATION)
+
+    def contract(self) -> dict[str, Any]:
+        """Return the options that override fields of the encoder's contract."""
+        names = ("truncate_dim", *(name for name in EncoderContract.declared() if name != "preset"))
+        return {name: value for name in names if (value := getattr(self, name, None)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedTexts(ThreadedOnCluster, Texts):
+    """Texts that are encoded, on one or several devices or machines.
+
+    Attributes:
+        devices: Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. The bytes are those
+            of one device.
+        batch_tokens: Tokens per batch, padding included; changes vectors by rounding only.
+    """
+
+    option_panel = COMPUTATION
+
+    device: str = inherited(excluded=when(devices=GIVEN))
+    devices: Sequence[str] = option((), recorded=False)
+    batch_tokens: int | None = option(None, minimum=1, shown="1024 on a CPU, 65536 on a GPU", recorded=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseTexts(EncodedTexts, VectorIndex, Weighted, Truncated, EncoderContract):
+    """The job of `encode` with a dense encoder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseTexts(EncodedTexts, EncoderContract):
+    """The job of `encode` with a sparse encoder.
+
+    Attributes:
+        quantization: Steps between the learned weights 0 and 1: a power of two. With `deepct`, any number: a word of
+            weight 1 is counted that many times.
+        expansion: File of docid and text, such as queries of docT5query; the text is added to the document.
+        architecture: Read a plain checkpoint as a sparse encoder: `splade`: the whole vocabulary; `unicoil`: word
+            pieces of the text; `deepct`: its words; `sparterm`: gated.
+    """
+
+    option_panel = SPARSE
+
+    architecture: SparseArchitecture | None = option(None, shown="the model's", recorded=False)
+    quantization: int | None = option(None, minimum=1, maximum=1 << 12, shown="128; 100 for `deepct`", recorded=False)
+    expansion: Path | None = option(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedVectors(Texts, VectorIndex, Truncated, EncoderContract):
+    """The job of `encode` with vectors of another tool.
+
+    Attributes:
+        from_vectors: Vectors of another tool, in place of encoding: a `.npy` file, or a flat, HNSW or IVF-flat index of
+            FAISS of inner products. Name their model with `--model`.
+        ids: Ids of the vectors, one per line.
+    """
+
+    option_panel = IMPORTED
+
+    from_vectors: Path | None = option(None)
+    ids: Path | None = option(None, shown="in the order of the documents or queries")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuiltIndex(OnDevice, Threaded, Writes, VectorIndex, Truncated):
+    """The job of `encode` with a dense index: another index type, or shorter vectors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombinedIndexes(OnDevice, StoredVectors, Threaded, Writes, VectorIndex, Weighted):
+    """The job of `encode` with two dense indexes.
+
+    Attributes:
+        concat_with: Second dense index of the same corpus; both are combined without encoding.
+    """
+
+    concat_with: Path | None = option(None, panel=COMBINED)
+
+
 @dataclass(frozen=True)
-class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContract, Writes, options.Shards):
+class Encode(DenseTexts, SparseTexts, ImportedVectors, RebuiltIndex, CombinedIndexes):
     """Encode a corpus and build its index, or encode queries.
 
     If the input is a dense index, its stored vectors get another index type, are truncated, or are combined with those
@@ -435,22 +557,6 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
 
     Attributes:
         collection: A collection or corpus, or a dense index to rebuild with another index type.
-        model: Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.
-        queries: File of queries to encode, in place of a corpus.
-        split: Encode the queries of this split of the collection.
-        from_vectors: Vectors of another tool, in place of encoding: a `.npy` file, or a flat, HNSW or IVF-flat index of
-            FAISS of inner products. Name their model with `--model`.
-        ids: Ids of the vectors, one per line.
-        concat_with: Second dense index of the same corpus; both are combined without encoding.
-        weight: Weight of the second encoder, on the query side; `search --weight` overrides it.
-        truncate_dim: Number of leading values kept of each vector; for models trained with `--matryoshka-dims`.
-        devices: Devices to encode on, in one process each: `0,1` are two GPUs, `all` is all GPUs. The bytes are those
-            of one device.
-        recall_check: Measure and store the recall of an approximate index against exact search.
-        dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.
-        vector_dtype: Type of the stored vectors.
-        shard_size: Texts per shard; an interruption loses at most one shard.
-        batch_tokens: Tokens per batch, padding included; changes vectors by rounding only.
     """
 
     command = "encode"
@@ -463,67 +569,54 @@ class Encode(OnDevice, ThreadedOnCluster, VectorIndex, SparseIndex, EncoderContr
         "hybrid encode data/pydocs --from-vectors documents.npy --ids docids.txt --output out/mine-index",
     )
 
+    cases = (
+        options_by(
+            "job",
+            {
+                DENSE_TEXTS: (DenseTexts, *_OF_VECTORS),
+                SPARSE_TEXTS: (SparseTexts,),
+                IMPORTED_VECTORS: (ImportedVectors, *_OF_VECTORS),
+                ONE_INDEX: (RebuiltIndex,),
+                TWO_INDEXES: (CombinedIndexes, "vector_dtype"),
+                (): ("output", "overwrite", "limits", "threads", "ray_workers", "device", *_OF_TYPE),
+            },
+        )
+        + options_by(
+            "encoder",
+            {
+                OF_TRANSFORMER: (EncoderContract, "device", "dtype", "batch_tokens", "truncate_dim"),
+                OF_STATIC: ("truncate_dim",),
+            },
+        )
+        + options_by("models", {ONE_MODEL: (EncoderContract, "truncate_dim", "from_vectors"), TWO_MODELS: (Weighted,)})
+    )
     scopes = (
-        scope(when(input=TEXTS), "model", "split")
-        + scope(when(collection=None), "queries")
-        + scope(when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE), "from_vectors")
-        + scope(when(from_vectors=GIVEN), "ids")
-        + scope(when(input=DENSE_INDEX), "concat_with")
-        + scope((when(models=TWO_MODELS), when(concat_with=GIVEN)), "combine", "weight")
-        + scope(when(models=ONE_MODEL, encoder=(OF_DENSE_TRANSFORMER, OF_STATIC), concat_with=None), "truncate_dim")
-        + scope(when(input=TEXTS, from_vectors=None), "ray_address")
-        + scope(when(input=TEXTS, from_vectors=None, ray_address=None), "devices")
-        + scope(when(**_DOCUMENTS.allowed, exactness=APPROXIMATE), "recall_check")
-        + scope(when(input=TEXTS, models=ONE_MODEL, encoder=OF_TRANSFORMER), *_READING)
-        + scope(when(input=TEXTS, models=ONE_MODEL, encoder=OF_DENSE_TRANSFORMER), *_VECTORS)
-        + scope(when(input=TEXTS, encoder=OF_TRANSFORMER), "dtype")
-        + scope(when(input=TEXTS, encoder=OF_TRANSFORMER, from_vectors=None), "batch_tokens")
-        + scope((when(input=TEXTS, encoder=OF_DENSE), when(concat_with=GIVEN)), "vector_dtype")
-        + scope((when(input=TEXTS), when(concat_with=GIVEN)), "shard_size")
+        scope(when(collection=None), "queries")
+        + scope(when(queries=None, split=None), "index_type", "recall_check", *_OF_WEIGHTS)
+        + scope(when(ray_address=None), "devices")
+        + scope((when(job=_RUNNING), when(truncate_dim=GIVEN)), "device")
     )
 
     collection: Path | None = argument(None, needed=when(queries=None))
     _: KW_ONLY
-    model: Sequence[NameOrPath] | NameOrPath = option((StartModel.model,))
-    queries: Path | None = option(None)
-    split: str | None = option(None, recorded=False)
-    from_vectors: Path | None = option(None, panel=IMPORTED)
-    ids: Path | None = option(None, panel=IMPORTED, shown="in the order of the documents or queries")
-    concat_with: Path | None = option(None, panel=COMBINED)
-    combine: CombineMode = redeclare(Combine, "combine", panel=COMBINED)
-    weight: float = redeclare(Combine, "weight", panel=COMBINED, applies=None)
-    truncate_dim: int | None = option(None, panel=ENCODER, minimum=1, shown="all")
-    device: str = inherited(
-        applies=(
-            when(input=TEXTS, encoder=OF_TRANSFORMER),
-            when(input=DENSE_INDEX, truncate_dim=GIVEN, encoder=OF_TRANSFORMER),
-            when(concat_with=GIVEN, encoder=OF_TRANSFORMER),
-        ),
-        excluded=when(devices=GIVEN),
-    )
-    devices: Sequence[str] = option((), panel=COMPUTATION, recorded=False)
-    recall_check: bool = option(False, panel=INDEX, recorded=False)
-    dtype: Precision = option("auto", panel=COMPUTATION)
-    vector_dtype: VectorType = inherited(panel=COMPUTATION)
-    shard_size: int = inherited(panel=COMPUTATION, minimum=1)
-    batch_tokens: int | None = option(
-        None, panel=COMPUTATION, minimum=1, shown="1024 on a CPU, 65536 on a GPU", recorded=False
-    )
 
     def values(self) -> dict[str, Any]:
-        """Return every field by name, and the number of models."""
-        return {**super().values(), "models": TWO_MODELS if len(as_names(self.model)) == 2 else ONE_MODEL}
+        """Return every field by name, the number of models, and the jobs that the options leave."""
+        jobs: tuple[str, ...] = (DENSE_TEXTS, SPARSE_TEXTS, ONE_INDEX)
+        if self.from_vectors is not None:
+            jobs = (IMPORTED_VECTORS,)
+        elif self.concat_with is not None:
+            jobs = (TWO_INDEXES,)
+        elif self.queries is not None or self.split is not None:
+            jobs = (DENSE_TEXTS,)
+        two = len(as_names(self.model)) == 2 or self.concat_with is not None
+        return {**super().values(), "job": jobs, "models": TWO_MODELS if two else ONE_MODEL}
 
     def check(self) -> None:
         """Refuse more than two models."""
         super().check()
         if len(as_names(self.model)) > 2:
             raise option_error("model", self.model, "needs one or two encoders", code="number-of-values")
-
-    def contract(self) -> dict[str, Any]:
-        """Return the options that override fields of the encoder's contract."""
-        names = ("truncate_dim", *(name for name in EncoderContract.declared() if name != "preset"))
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
 
 
 TRANSFORMER = when(encoder="transformer")
+_OF_TRANSFORMER = ("loss", "positives", "epochs", "chunk_size", "schedule", "keep_epochs", "dtype")
 _WITHOUT_BASE = when(encoder="transformer", base=None)  # whose vectors determine the form of the sum
 
 
@@ -237,26 +238,8 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         "hybrid train-lambda data/pydocs --encoder static --index out/bm25 --dim 64 --output out/static",
     )
     scopes = (
-        scope(
-            TRANSFORMER,
-            Architecture,
-            OnDevice,
-            "loss",
-            "positives",
-            "epochs",
-            "chunk_size",
-            "schedule",
-            "keep_epochs",
-            "dtype",
-        )
-        + scope(
-            when(encoder="static"),
-            "dynamic_negatives",
-            "temperature",
-            "vocab_size",
-            "hash_buckets",
-            "candidates",
-        )
+        scope(TRANSFORMER, Architecture, OnDevice, *_OF_TRANSFORMER)
+        + scope(when(encoder="static"), "dynamic_negatives", "temperature", "vocab_size", "hash_buckets", "candidates")
         + scope(when(encoder="transformer", loss="contrastive"), "base", "negatives")
         + scope(when(encoder="transformer", loss="listwise"), "list_passages", "dynamic_negatives", "temperature")
         + scope(when(base=None), "matryoshka_dims", "dim")
@@ -298,6 +281,8 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
 
 
 STUDENT = when(queries_only=False)
+_OF_STUDENT = ("kd_weight", "dim", "normalize", "projection_norm", "tied", "negatives")
+_OF_DOCUMENTS = ("doc_prefix", "doc_max_len", "title_separator")
 
 
 @dataclass(frozen=True)
@@ -322,20 +307,7 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
         "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --dim 32 --output out/lite",
         "hybrid distill-lite out/train.parquet --teacher out/drboost-2 --queries-only --output out/drboost-2-queries",
     )
-    scopes = scope(
-        STUDENT,
-        Likelihood,
-        Distillation,
-        "kd_weight",
-        "dim",
-        "normalize",
-        "projection_norm",
-        "tied",
-        "doc_prefix",
-        "doc_max_len",
-        "negatives",
-        "title_separator",
-    )
+    scopes = scope(STUDENT, Likelihood, Distillation, *_OF_STUDENT, *_OF_DOCUMENTS)
 
     training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
@@ -607,6 +579,7 @@ class Label(Labeling, Seeded, ThreadedOnCluster, Writes):
 
 
 _CONTRASTIVE = when(architecture=("splade", "unicoil", "sparterm"))
+_OF_RANKING = ("loss", "distill", "query_flops", "doc_flops", "temperature", "mask_matches", "negatives")
 
 
 @dataclass(frozen=True)
@@ -636,19 +609,9 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
 
     training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
-    scopes = scope(
-        _CONTRASTIVE,
-        "loss",
-        "distill",
-        "query_flops",
-        "doc_flops",
-        "temperature",
-        "mask_matches",
-        "negatives",
-        "query_prefix",
-        "query_max_len",
-        "dev",
-    ) + scope(when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch")
+    scopes = scope(_CONTRASTIVE, *_OF_RANKING, "query_prefix", "query_max_len", "dev") + scope(
+        when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch"
+    )
 
     architecture: SparseArchitecture = option(REQUIRED)
     loss: SparseLoss = option("nll", panel=OBJECTIVE)

@@ -1,4 +1,4 @@
-"""Shards of vectors: Parquet files of ids and vectors, encoded from texts or copied from another index."""
+"""Shards: Parquet files of ids with vectors or learned weights, encoded from texts or copied from another index."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli import console, storage
+from hybrid_cli import console, draws, storage
+from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import DamageError, HybridError, path_error
 from hybrid_cli.indexes.options import Shards
 from hybrid_cli.storage import disk
-from hybrid_cli.storage.layout import PARTS, VECTORS, part
+from hybrid_cli.storage.layout import PARTS, VECTORS, WEIGHT_SHARDS, part
 
 _SPLIT = {"vector.list.element": "BYTE_STREAM_SPLIT"}  # byte-stream split: floats compress better
 
@@ -30,6 +31,11 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 def shard_path(folder: Path, number: int) -> Path:
     """Return the path of shard `number` in a folder of vectors."""
     return folder / VECTORS / part(number)
+
+
+def weight_shard(folder: Path, number: int) -> Path:
+    """Return the path of a shard of learned weights in the folder of an unfinished index."""
+    return folder / WEIGHT_SHARDS / part(number)
 
 
 def write_shard(path: Path, ids: pa.Array, vectors: np.ndarray, **facts: int) -> None:
@@ -331,3 +337,96 @@ def truncate_vectors(old: Path, folder: Path, dim: int, normalize: bool, vector_
             values.astype(vector_dtype),
             **shard_facts(shard),
         )
+
+
+def block_encoder(encoder: Any, of_queries: bool, batch_tokens: int | None) -> Callable[[Block], Encoded]:
+    """Return the function that encodes a block, as queries or as documents.
+
+    Args:
+        encoder: any encoder.
+        of_queries: encode the texts as queries, not as documents.
+        batch_tokens: tokens per batch; None for the default of the device.
+    """
+    tokens = batch_tokens or (CPU_BATCH_TOKENS if encoder.device.type == "cpu" else GPU_BATCH_TOKENS)
+
+    def encoded(block: Block) -> Encoded:
+        titles, texts = block
+        before = encoder.truncated
+        vectors = (
+            encoder.encode_queries(texts, tokens) if of_queries else encoder.encode_documents(titles, texts, tokens)
+        )
+        return vectors, encoder.truncated - before
+
+    return encoded
+
+
+_SPARSE_BATCH_TOKENS = 1024, 1 << 14  # on a CPU, on a GPU; a token has a score for each term of the vocabulary
+_WEIGHTS_AT_ONCE = 256  # texts between two updates of the progress bar
+
+Weighted: TypeAlias = tuple[pa.Table, int]  # terms and weights of a block, and the number of truncated documents
+
+
+def block_weights(encoder: Any, steps: int, batch_tokens: int | None) -> Callable[[Block], Weighted]:
+    """Return the function that computes the weights of a block of documents.
+
+    Args:
+        encoder: a sparse encoder.
+        steps: see `TermWeights.document_weights`.
+        batch_tokens: tokens per batch; None for the default of the device.
+    """
+    tokens = batch_tokens or _SPARSE_BATCH_TOKENS[encoder.device.type != "cpu"]
+
+    def weighted(block: Block) -> Weighted:
+        before = encoder.truncated
+        lists = encoder.document_weights(*block, steps, tokens)
+        ends = pa.array([0, *lists.distinct.cumsum()], pa.int32())
+        terms = pa.ListArray.from_arrays(ends, lists.terms.cast(pa.string()))
+        weights = pa.ListArray.from_arrays(ends, pa.array(lists.weights, pa.int32()))
+        return pa.table({"terms": terms, "weights": weights}), encoder.truncated - before
+
+    return weighted
+
+
+def encode_weights(
+    folder: Path,
+    texts: Iterable[Texts],
+    weighted: Callable[[Iterable[Block]], Iterable[Weighted]],
+    size: int,
+    advance: Advance,
+) -> None:
+    """Encode documents to shards of `size`.
+
+    Args:
+        folder: folder of the unfinished index.
+        texts: tables with the columns id, title, text.
+        weighted: computes the weights of blocks, in order.
+        size: number of documents of a shard.
+        advance: called with the number of encoded texts.
+    """
+    (folder / WEIGHT_SHARDS).mkdir(exist_ok=True)
+    shards = TextShards(texts, partial(weight_shard, folder), size, _WEIGHTS_AT_ONCE)
+    shards.encode(weighted, _write_weights, advance)
+
+
+def _write_weights(path: Path, ids: pa.Array, parts: list[Weighted]) -> None:
+    """Write the ids and weights of a shard, with the number of truncated documents in the footer."""
+    table = pa.concat_tables([part for part, _ in parts]).add_column(0, "id", ids)
+    table = table.replace_schema_metadata({"truncated": str(sum(truncated for _, truncated in parts))})
+    with storage.replacing(path) as scratch, disk.create(scratch) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+_LENGTHS = 500  # documents whose tokens are counted
+
+
+def unread_share(corpus: Path, encoder: Any, total: int) -> float:
+    """Estimate the share of the tokens of a corpus that an encoder with `unread_tokens` leaves out, on some documents.
+
+    Args:
+        corpus: collection, or its corpus file.
+        encoder: a transformer.
+        total: number of documents.
+    """
+    rows = draws.sample(total, _LENGTHS, draws.rng(0)).tolist()
+    some = collections.scan(corpus).filter(pl.col("corpus_row").is_in(rows)).collect(engine="streaming")
+    return float(encoder.unread_tokens(some["title"].to_list(), some["text"].to_list()))

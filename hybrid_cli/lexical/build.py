@@ -6,6 +6,7 @@ index. k1 and b are tuned on judged queries; the gain is measured on held-out qu
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue, SimpleQueue
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from hybrid_cli import storage
 from hybrid_cli.errors import HybridError, option_error
@@ -425,3 +428,61 @@ def tune(evaluate: Callable[[Setting], pl.DataFrame], grid: Iterable[Setting], b
 def _best(values: np.ndarray, nearness: list[float]) -> int:
     means = values.mean(1).round(12)
     return min(range(len(means)), key=lambda at: (-means[at], nearness[at]))
+
+
+DEEPCT_K1, DEEPCT_B = 10.0, 0.9  # for weights times 100 (DeepCT, README of its code)
+
+
+@dataclass(frozen=True)
+class Built:
+    """An impact matrix of learned weights, and the number of truncated documents."""
+
+    postings: Postings
+    documents: int
+    truncated: int
+
+    def counts(self) -> dict[str, Any]:
+        """Return values for the manifest."""
+        return {
+            "documents": self.documents,
+            "empty documents": self.documents - self.postings.counted,
+            "terms": len(self.postings.terms),
+            "postings": len(self.postings),
+            "truncated": self.truncated,
+        }
+
+
+def build_matrix(folder: Path, bm25: bool, base: Base | None = None) -> Built:
+    """Write `impacts/` and `docids.parquet` from the shards in `folder`, which are hidden and so removed at the end.
+
+    Args:
+        folder: folder of the unfinished index.
+        bm25: the weights are counts; k1 and b of DeepCT are stored with them.
+        base: an index of the same encoder, whose kept documents come first.
+    """
+    builder, ids, truncated = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], 0
+    paths = sorted((folder / layout.WEIGHT_SHARDS).glob(layout.PARTS))
+    earlier = Postings.open(base.folder / layout.IMPACTS) if base else None
+    for path in paths:
+        file = pq.ParquetFile(path, read_dictionary=["terms.list.element"])
+        table = file.read()
+        truncated += int((file.schema_arrow.metadata or {}).get(b"truncated", 0))
+        terms, weights = (table[name].combine_chunks() for name in ("terms", "weights"))
+        flat = terms.flatten()
+        flat = flat if isinstance(flat, pa.DictionaryArray) else flat.dictionary_encode()
+        distinct = weights.value_lengths().to_numpy(zero_copy_only=False).astype("int64")
+        builder.add_weights(flat, weights.flatten().to_numpy(), distinct)
+        ids.append(pl.DataFrame({"docid": pl.Series(table["id"].combine_chunks(), dtype=pl.String)}))
+    postings = builder.finish()
+    if base is not None and earlier is not None:
+        kept = base.kept()
+        ids.insert(0, kept.filter("kept").select("docid"))
+        postings = earlier.extended(kept["kept"].to_numpy(), postings)
+    docids = pl.concat(ids)
+    with storage.replacing(folder / layout.IMPACTS) as scratch:
+        postings.save(scratch)
+    with disk.create(folder / layout.DOCIDS) as opened:
+        docids.write_parquet(opened, compression="zstd")
+    if bm25:
+        disk.write_text(folder / layout.PARAMETERS, json.dumps({"k1": DEEPCT_K1, "b": DEEPCT_B}, indent=2) + "\n")
+    return Built(postings, len(docids), truncated)

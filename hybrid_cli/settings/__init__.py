@@ -289,12 +289,12 @@ def _conditions(base: type[Settings], final: Mapping[str, Option]) -> Iterator[t
             for member in members:
                 declared = _in_order(base if isinstance(member, str) else member)  # type: ignore[arg-type]
                 for name in [member] if isinstance(member, str) else declared.keys() - named:
-                    if final[name] is declared[name]:
+                    if final[name].applies == declared[name].applies:
                         found.setdefault(name, []).extend(values)
         return found
 
     for other, rows in vars(base).get("cases", ()):
-        yield from ((name, [Condition({other: any_of(values)})]) for name, values in by_name(rows).items())
+        yield from ((name, [Condition({other: any_of(values)})]) for name, values in by_name(rows).items() if values)
     yield from by_name(vars(base).get("scopes", ())).items()
 
 

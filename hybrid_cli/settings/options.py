@@ -110,7 +110,7 @@ def options_by(name: str, members: Mapping[Any, Members]) -> tuple[Cases, ...]:
     Args:
         name: the option or fact.
         members: a value, or a tuple of values -> names of options, or settings classes, as for `scope`. An option in
-            several rows applies in each of them; an option in none does not depend on `name`.
+            several rows applies in each of them; an option in none, or in the row `()`, does not depend on `name`.
 
     Returns:
         One table; `+` joins several.

@@ -273,7 +273,7 @@ class RecommendedPath:
     def _unread(self, documents: Path) -> float | None:
         """Return the share of the tokens of the documents that the start model does not read; None if unknown."""
         from hybrid_cli.encoders.models import open_encoder  # imports torch
-        from hybrid_cli.workflows.encoding import unread_share
+        from hybrid_cli.indexes.shards import unread_share
 
         total = collections.document_count(documents)
         encoder = open_encoder(resolve(self.settings.model), overrides={"doc_max_len": self.document_length})

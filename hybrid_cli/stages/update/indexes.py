@@ -37,26 +37,29 @@ from hybrid_cli.commands import Encode, Update, VectorIndex
 from hybrid_cli.errors import path_error
 from hybrid_cli.indexes.construction import build, check_recipe
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo
+from hybrid_cli.indexes.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.indexes.shards import (
+    block_encoder,
+    block_weights,
     encode_texts,
+    encode_weights,
     keep_vectors,
     progress,
     refuse_lost_vectors,
     shard_facts,
     shard_path,
     shards,
+    weight_shard,
 )
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.build import Base, build_shards, needs_java, store_statistics
+from hybrid_cli.lexical.build import Base, build_matrix, build_shards, needs_java, store_statistics
 from hybrid_cli.lexical.build import build as build_index
 from hybrid_cli.lexical.builder import PostingsBuilder
 from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
 from hybrid_cli.memory import cpu_count
-from hybrid_cli.retrieval.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.storage import Kind, disk, layout
-from hybrid_cli.workflows.encoding import block_encoder
 
 _STATISTICS = (layout.COLLECTION, layout.COLLECTION_DF)
 _DOCUMENTS_AT_ONCE = 8192
@@ -269,17 +272,14 @@ def _merged_weights(settings: Update, change: Change, work: Path, total: int) ->
 
     The number of truncated documents is unknown where some were removed.
     """
-    from hybrid_cli.workflows.encoding import build_matrix, encode_documents, weight_shard
-
     counts, options = change.manifest.counts, change.manifest.options
     if total:
         encoder = encoder_of(change.index, change.manifest, settings.model, settings.device)
-        recipe = Encode(change.added, output=work, shard_size=options["shard_size"], device=settings.device)
         texts = (batch.rename_columns(["id", "title", "text"]) for batch in change.documents())
-        resolved = {"steps": options["quantization"], "dtype": options["dtype"], "contract": options["contract"]}
-        with progress(settings.command, partial(weight_shard, work), total, recipe.shard_size) as advance:
-            encode_documents(recipe, encoder, work, texts, total, resolved, advance)
-        storage.refuse_lost(weight_shard(work, number) for number in range(-(-total // recipe.shard_size)))
+        weighted, size = partial(map, block_weights(encoder, options["quantization"], None)), options["shard_size"]
+        with progress(settings.command, partial(weight_shard, work), total, size) as advance:
+            encode_weights(work, texts, weighted, size, advance)
+        storage.refuse_lost(weight_shard(work, number) for number in range(-(-total // size)))
     new_counts = build_matrix(work, "k1" in counts, Base(change.index, change.removed)).counts()
     before, added = counts.get("truncated"), new_counts.pop("truncated")
     if before is not None and not len(change.removed):

@@ -1,0 +1,131 @@
+"""Texts to encode, and their encoding in one process per device, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import torch
+
+from hybrid_cli import cluster, console
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import retrieval as jobs
+from hybrid_cli.commands.retrieval import OF_STATIC, OF_TRANSFORMER, EncodedTexts
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.contract import COMBINATION, STATIC, Encoder, kind_of
+from hybrid_cli.encoders.models import pick_device, pick_devices, pick_dtype
+from hybrid_cli.encoders.options import Precision
+from hybrid_cli.errors import option_error
+from hybrid_cli.indexes.shards import Block, D, Texts, unread_share
+from hybrid_cli.memory import cpu_count
+from hybrid_cli.storage import Kind
+
+MUCH_TRUNCATED = 0.1  # share of the documents above which the loss is a warning
+E = TypeVar("E", bound=EncodedTexts)
+
+
+def source_of(settings: jobs.Texts) -> tuple[Path, Kind]:
+    """Return the file of texts, and the kind of the output."""
+    if settings.queries is not None:
+        return collections.queries_path(settings.queries, settings.split), Kind.VECTORS
+    assert settings.collection is not None  # checked by the settings
+    if settings.split is not None:
+        return collections.queries_path(settings.collection, settings.split), Kind.VECTORS
+    return collections.corpus_path(settings.collection), Kind.DENSE_INDEX
+
+
+def texts_in(source: Path, kind: Kind, added: Path | None = None) -> tuple[Iterable[Texts], int]:
+    """Return the texts of a corpus (for a dense index) or of queries (for vectors), and their number.
+
+    Args:
+        source: the file.
+        kind: kind of the output.
+        added: file of texts to add to the documents.
+    """
+    if kind == Kind.DENSE_INDEX:
+        batches = (
+            batch.rename_columns(["id", "title", "text"]) for batch in collections.expanded_documents(source, added)
+        )
+        return batches, len(collections.docids(source))
+    frame = collections.read_queries(source)
+    ids, texts = (frame[name].to_arrow().cast(pa.string()) for name in ("qid", "text"))
+    titles = pa.array([""] * len(frame), pa.string())
+    return [pa.table({"id": ids, "title": titles, "text": texts})], len(frame)
+
+
+def encoder_of(folders: Sequence[Path]) -> str:
+    """Return the fact about one or two dense encoders: two are a transformer if one is."""
+    every = [
+        part for folder in folders for part in (composite.parts(folder) if kind_of(folder) == COMBINATION else [folder])
+    ]
+    return OF_STATIC if all(kind_of(folder) == STATIC for folder in every) else OF_TRANSFORMER
+
+
+def precision(dtype: Precision, device: str) -> Any:
+    """Return the precision with `auto` resolved, because it affects the vectors."""
+    return {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[pick_dtype(dtype, device)]
+
+
+def device_of(settings: EncodedTexts) -> str:
+    """Return the first device that encodes; on a cluster, as the settings name it."""
+    if settings.devices:
+        return pick_devices(settings.devices)[0]
+    return pick_device(settings.device) if settings.ray_address is None else settings.device
+
+
+def on_cluster(settings: E) -> E:
+    """Return the settings for a Ray cluster, whose machines may have other devices than this one.
+
+    Raises:
+        InputError: the precision depends on the device.
+    """
+    if settings.ray_address is None:
+        return settings
+    if settings.device.startswith("cuda") and settings.dtype == "auto":
+        problem = "depends on the GPUs of the cluster; pass fp32, bf16 or fp16"
+        raise option_error("dtype", "auto", problem, code="conflicting-options")
+    return settings.changed(device="cpu") if settings.device == "auto" else settings
+
+
+def own_device(settings: EncodedTexts) -> str:
+    """Return the device of this process, which opens the encoder also where other processes encode."""
+    return "cpu" if settings.devices or settings.ray_address is not None else settings.device
+
+
+def blocks(
+    settings: E, function: Callable[[Block], D], start: Callable[[E, str], Callable[[Block], D]]
+) -> Callable[[Iterable[Block]], Iterable[D]]:
+    """Return the function that maps blocks: in this process, in one process per device, or on a Ray cluster.
+
+    Args:
+        settings: options of the job.
+        function: function of a block in this process.
+        start: makes that of another process, from its settings and a device.
+    """
+    if settings.ray_address is not None:
+        of_process = partial(start, settings.of_worker(), settings.device)
+        return partial(cluster.map_blocks, settings, of_process, gpu=settings.device.startswith("cuda"))
+    if not settings.devices:
+        return partial(map, function)
+    devices = pick_devices(settings.devices)
+    settings = settings.changed(threads=settings.threads or max(1, cpu_count() // len(devices)))
+    return partial(cluster.map_blocks, settings, partial(start, settings), devices=devices)
+
+
+def warn_truncated(corpus: Path, encoder: Encoder, truncated: int, total: int) -> None:
+    """Warn about the tokens of documents that the encoder does not read, estimated on some documents."""
+    if not isinstance(length := encoder.describe().get("doc_max_len"), int) or not hasattr(encoder, "unread_tokens"):
+        return
+    unread = unread_share(corpus, encoder, total)
+    console.warn(
+        f"encode: {truncated / total:.0%} of the documents have more than {length} tokens, and about {unread:.0%} of "
+        "all tokens are not read; pass a larger --doc-max-len, or divide documents with `prepare --split-passages`",
+        code="truncated-documents",
+        count=truncated,
+        documents=total,
+        limit=length,
+        unread=round(unread, 3),
+    )

@@ -1,0 +1,117 @@
+"""Vectors of dense indexes to an index of another type or length, or to one of two encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hybrid_cli import artifacts, console
+from hybrid_cli.artifacts import Manifest
+from hybrid_cli.artifacts.indexes import index_kinds, info_of, kind_in_words, recorded_corpora, recorded_model_input
+from hybrid_cli.artifacts.opening import model_of, open_dense, query_encoder
+from hybrid_cli.commands import VectorIndex
+from hybrid_cli.commands import retrieval as jobs
+from hybrid_cli.encoders import composite
+from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
+from hybrid_cli.encoders.contract import refuse_truncation
+from hybrid_cli.encoders.models import open_encoder
+from hybrid_cli.errors import InputError
+from hybrid_cli.indexes.construction import check_recipe
+from hybrid_cli.indexes.dense import combine_vectors
+from hybrid_cli.indexes.options import TRANSFORMER_INDEX
+from hybrid_cli.indexes.shards import link_vectors, truncate_vectors
+from hybrid_cli.stages.encode import indexing
+from hybrid_cli.storage import Kind
+from hybrid_cli.storage.layout import INDEX_ENCODER
+
+
+def rebuild_index(settings: jobs.RebuiltIndex, old: Path, made: Manifest) -> Path:
+    """Build a new index from the vectors of a dense index, or from their leading values."""
+    check_encoders(settings, jobs.ONE_INDEX, {old: made})
+    info, length = info_of(made), settings.truncate_dim
+    refuse_truncation(length, info.dim, old)
+    settings = indexing.with_type(settings, bool(info.contract.get("binary", False)))
+    changes = made.options["contract"] | ({} if length is None else {"truncate_dim": length})
+    declared = VectorIndex.declared()
+    kept = {name: value for name, value in made.options.items() if name not in declared}
+    inputs = {"vectors": old, **texts_and_model(made)}
+    chosen = {name: value for name, value in settings.recorded(job=jobs.ONE_INDEX).items() if name in declared}
+    options = {**kept, **chosen, "contract": changes}
+    output = artifacts.output_of(settings, Kind.DENSE_INDEX, inputs, options)
+    if output.up_to_date:
+        return indexing.check_recall(settings, output)
+    if length is not None:
+        opened = open_dense(old)
+        query_encoder(opened, device=settings.device)  # refuses a model that has changed
+        model = model_of(opened)
+        encoder = open_encoder(model, device=settings.device, overrides=changes)
+        info = indexing.info_of_encoder(encoder, info.vectors, info.truncated)
+    written = info.vectors * (length or 0) * (2 if made.options["vector_dtype"] == "float16" else 4)
+    check_recipe(settings, info.dim, info.vectors, output.partial, written)
+    with output.folder() as (work, counts):
+        if length is None:
+            link_vectors(old, work)
+        else:
+            truncate_vectors(
+                old, work, encoder.dim, bool(encoder.describe().get("normalize")), made.options["vector_dtype"]
+            )
+        if (old / INDEX_ENCODER).is_dir():
+            artifacts.hard_link(old / INDEX_ENCODER, work / INDEX_ENCODER)
+        counts |= indexing.finish(settings, work, info)
+    console.note(f"encode: {output.path}: {console.counted(vector=info.vectors)} of {old}, {counts['factory']}")
+    return output.path
+
+
+def combine_indexes(settings: jobs.CombinedIndexes, folders: list[Path]) -> Path:
+    """Combine two dense indexes of one corpus into an index of the combined encoder."""
+    opened = [open_dense(path) for path in folders]
+    if not opened[0].docids.equals(opened[1].docids):
+        problem = f"{folders[1]}: has other documents than {folders[0]}; encode one collection with both models"
+        raise InputError(problem, code="other-corpus", path=folders[1], other=folders[0])
+    manifests = [artifacts.read_manifest(path) for path in folders]
+    check_encoders(settings, jobs.TWO_INDEXES, dict(zip(folders, manifests, strict=True)))
+    settings = indexing.with_type(settings, False)
+    changes = (manifests[0].options["contract"], manifests[1].options["contract"])
+    recipe = CombinationRecipe(settings.combine, settings.weight, changes)
+    inputs = {"vectors": folders[0], "second vectors": folders[1], **texts_and_model(manifests[0])}
+    options = indexing.without_contract(settings.recorded(job=jobs.TWO_INDEXES))
+    options |= {"contract": {}, "changes": list(changes)}
+    dtypes = [manifest.options["dtype"] for manifest in manifests if "dtype" in manifest.options]
+    options |= {"dtype": dtypes[0]} if dtypes else {}
+    output = artifacts.output_of(settings, Kind.DENSE_INDEX, inputs, options)
+    if output.up_to_date:
+        return indexing.check_recall(settings, output)
+    parts = [query_encoder(index, device=settings.device) for index in opened]
+    refuse_equal(parts, folders)
+    encoder = Combination(recipe, parts)
+    total, truncated = len(opened[0].docids), max(index.info.truncated for index in opened)
+    indexing.check_space(settings, encoder.dim, total, output)
+    with output.folder() as (work, counts):
+        composite.write_combination(
+            work / INDEX_ENCODER, [model_of(index) for index in opened], recipe, artifacts.hard_link
+        )
+        combine_vectors(opened, work, encoder.document_vectors, settings)
+        counts |= indexing.finish(settings, work, indexing.info_of_encoder(encoder, total, truncated))
+    console.note(
+        f"encode: {output.path}: {console.counted(vector=total)} of {folders[0]} and {folders[1]}, "
+        f"{encoder.dim} dimensions"
+    )
+    return output.path
+
+
+def texts_and_model(made: Manifest) -> dict[str, artifacts.Input]:
+    """Return the corpora and the model of an index, as recorded: for texts of hits and for encoding queries."""
+    return {**recorded_corpora(made), **recorded_model_input(made)}
+
+
+def check_encoders(settings: jobs.RebuiltIndex | jobs.CombinedIndexes, job: str, made: Mapping[Path, Manifest]) -> None:
+    """Refuse options that the encoders of dense indexes do not have: static ones need no device.
+
+    Args:
+        settings: options of the job.
+        job: the job, in the words of its declaration.
+        made: index -> its manifest.
+    """
+    static = not any(TRANSFORMER_INDEX in index_kinds(manifest_of_index) for manifest_of_index in made.values())
+    subject = ", ".join(kind_in_words(path, manifest_of_index) for path, manifest_of_index in made.items())
+    settings.check_facts(subject, job=job, encoder=jobs.OF_STATIC if static else jobs.OF_TRANSFORMER)
