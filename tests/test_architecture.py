@@ -45,7 +45,7 @@ LIMITS = {
     "files": 273,
     "commands": 38,
     "names of options": 240,
-    "conditions": 179,
+    "conditions": 158,
     "layers": 12,
     "test lines": 39_960,
 }
