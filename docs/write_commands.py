@@ -12,8 +12,7 @@ from typing import Any, get_args
 
 from hybrid_cli.cli.options import DRY_RUN, EVERYWHERE, help_text, in_help_order, metavar, spellings
 from hybrid_cli.commands import COMMANDS
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings import Overwrites, Settings
 from hybrid_cli.settings.conversion import default_text
 from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
 

@@ -19,8 +19,7 @@ from hybrid_cli import __version__, artifacts, console
 from hybrid_cli.cli import removed, run
 from hybrid_cli.commands import COMMANDS, Evaluate
 from hybrid_cli.console import Notice
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings import Overwrites, Settings
 from hybrid_cli.storage import Kind
 
 STAGES = ["auto", "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense"]

@@ -14,8 +14,7 @@ from hypothesis import strategies as some
 
 from hybrid_cli.commands import Fuse, SearchOptions
 from hybrid_cli.errors import InputError
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings import Settings, Writes
 from hybrid_cli.settings.conversion import byte_count, default_text
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, when
 from hybrid_cli.stages import stage

@@ -32,7 +32,7 @@ from hybrid_cli.artifacts.inputs import Input, Sources
 from hybrid_cli.artifacts.manifest import PLUGIN, Manifest, library_versions, read_manifest
 from hybrid_cli.errors import DamageError, HybridError, InputError, path_error
 from hybrid_cli.inputs.json_values import parse_json
-from hybrid_cli.settings.common import MayWrite, Writes
+from hybrid_cli.settings import MayWrite, Writes
 from hybrid_cli.storage import SCHEMAS, Kind, disk, files, layout, records
 from hybrid_cli.storage.integrity import damage
 from hybrid_cli.storage.records import MANIFEST, hash_json

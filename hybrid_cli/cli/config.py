@@ -17,8 +17,7 @@ from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import read_text
 from hybrid_cli.inputs.json_values import NOT_JSON, reason
 from hybrid_cli.presets import experiments
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings import Overwrites, Settings
 from hybrid_cli.settings.conversion import bare_type, has_url
 from hybrid_cli.settings.options import bare_name
 

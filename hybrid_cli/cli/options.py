@@ -24,8 +24,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.interrupts import Interrupted
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings import Overwrites, Settings
 from hybrid_cli.settings.conversion import bare_type, default_text, is_list, is_mapping, is_pair, json_value, range_text
 from hybrid_cli.settings.options import GENERAL, REQUIRED, Option, spelling
 from hybrid_cli.version import __version__

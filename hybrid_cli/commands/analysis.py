@@ -13,8 +13,7 @@ from hybrid_cli.commands.common import MEASURE, NameOrPath, as_names
 from hybrid_cli.commands.fusion import FUSION
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import options
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import MayWrite, Overwrites, ReadsFiles, Seeded, Writes
+from hybrid_cli.settings import MayWrite, Overwrites, ReadsFiles, Seeded, Settings, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, options_by, redeclare, scope, when
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]

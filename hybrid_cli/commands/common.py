@@ -10,8 +10,7 @@ from typing import Any, Self
 from hybrid_cli.cluster import Workers
 from hybrid_cli.encoders import options as encoders
 from hybrid_cli.encoders.options import Markers, Pooling, Precision
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Seeded, Threaded, Writes
+from hybrid_cli.settings import Seeded, Settings, Threaded, Writes
 from hybrid_cli.settings.options import (
     GENERAL,
     GIVEN,

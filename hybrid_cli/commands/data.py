@@ -14,7 +14,7 @@ from hybrid_cli.commands.common import OnCluster, OnDevice
 from hybrid_cli.errors import option_error
 from hybrid_cli.perturbations.options import Perturbation
 from hybrid_cli.plugins import Registry
-from hybrid_cli.settings.common import Seeded, Writes
+from hybrid_cli.settings import Seeded, Writes
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,

@@ -23,7 +23,7 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.indexes.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.passages import Group
-from hybrid_cli.settings.common import Overwrites, ReadsFiles, Seeded, Threaded, Writes
+from hybrid_cli.settings import Overwrites, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,

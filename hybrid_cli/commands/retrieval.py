@@ -25,8 +25,7 @@ from hybrid_cli.indexes import options
 from hybrid_cli.indexes.options import FLAT, LEARNED, TRANSFORMER_INDEX, Engine, Searching, VectorType
 from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.passages import Group
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import MayWrite, Overwrites, Seeded, Threaded, Writes
+from hybrid_cli.settings import MayWrite, Overwrites, Seeded, Settings, Threaded, Writes
 from hybrid_cli.settings.conversion import byte_count
 from hybrid_cli.settings.options import (
     GIVEN,

@@ -33,8 +33,7 @@ from hybrid_cli.commands.common import (
 from hybrid_cli.commands.retrieval import REPLACED
 from hybrid_cli.encoders.options import SparseArchitecture
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.settings import Settings
-from hybrid_cli.settings.common import Seeded, Writes
+from hybrid_cli.settings import Seeded, Settings, Writes
 from hybrid_cli.settings.conversion import LARGEST
 from hybrid_cli.settings.options import (
     GIVEN,

@@ -37,8 +37,7 @@ from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.reporting.summary import show
-from hybrid_cli.settings import Settings, command_line
-from hybrid_cli.settings.common import Overwrites
+from hybrid_cli.settings import Overwrites, Settings, command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.training.dense import check_layers
 

@@ -13,10 +13,9 @@ from hybrid_cli.encoders.contract import SPARSE, kind_of, preset_fields
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.stages import stage
 from hybrid_cli.stages.encode.dense import encode_dense
-from hybrid_cli.stages.encode.encoding import source_of
-from hybrid_cli.stages.encode.imported import import_vectors
+from hybrid_cli.stages.encode.shared import source_of
 from hybrid_cli.stages.encode.sparse import encode_sparse
-from hybrid_cli.stages.encode.stored import combine_indexes, rebuild_index
+from hybrid_cli.stages.encode.stored import combine_indexes, import_vectors, rebuild_index
 from hybrid_cli.storage import Kind
 
 

@@ -19,7 +19,7 @@ from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import shards as shards_module
 from hybrid_cli.indexes.shards import Block, Encoded, block_encoder, encode_texts, progress, shard_facts, shard_path
-from hybrid_cli.stages.encode import encoding, indexing
+from hybrid_cli.stages.encode import shared
 from hybrid_cli.storage import Kind
 from hybrid_cli.storage.layout import INDEX_ENCODER
 
@@ -34,45 +34,45 @@ def encode_dense(settings: DenseTexts, source: Path, kind: Kind, folders: list[P
         folders: one encoder, or two, which are combined.
         changes: fields of the contract that presets and options set.
     """
-    models, encoder_kind = as_names(settings.model), encoding.encoder_of(folders)
+    models, encoder_kind = as_names(settings.model), shared.encoder_of(folders)
     settings.check_facts(f"{models[0]} is {encoder_kind}", job=DENSE_TEXTS, encoder=encoder_kind)
     binary = len(folders) == 1 and kind_of(folders[0]) == TRANSFORMER and read_contract(folders[0]).binary
     if kind == Kind.DENSE_INDEX:
-        settings = indexing.with_type(settings, binary)
-    recorded = indexing.without_contract(settings.recorded(job=DENSE_TEXTS, encoder=encoder_kind))
-    settings = encoding.on_cluster(settings)
-    dtype = encoding.precision(settings.dtype, encoding.device_of(settings))
+        settings = shared.with_type(settings, binary)
+    recorded = shared.without_contract(settings.recorded(job=DENSE_TEXTS, encoder=encoder_kind))
+    settings = shared.on_cluster(settings)
+    dtype = shared.precision(settings.dtype, shared.device_of(settings))
     precise = {"dtype": dtype} if "dtype" in recorded else {}
     inputs: dict[str, artifacts.Input] = {"corpus" if kind == Kind.DENSE_INDEX else "queries": source}
     inputs |= zip(("model", "second model"), map(model_input, models), strict=False)
     output = artifacts.output_of(settings, kind, inputs, {**recorded, "contract": changes, **precise})
     if output.up_to_date:
-        return indexing.check_recall(settings, output)
+        return shared.check_recall(settings, output)
     limit_threads(settings.threads)
-    recipe, encoder = open_encoders(settings, encoding.own_device(settings), dtype, changes)
-    texts, total = encoding.texts_in(source, kind)
+    recipe, encoder = open_encoders(settings, shared.own_device(settings), dtype, changes)
+    texts, total = shared.texts_in(source, kind)
     if not total:
         raise InputError(f"{source}: has no texts to encode", code="no-documents", path=source)
     if kind == Kind.DENSE_INDEX:
-        indexing.check_space(settings, encoder.dim, total, output)
+        shared.check_space(settings, encoder.dim, total, output)
     with output.folder() as (work, counts):
         if len(folders) > 1:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe, artifacts.hard_link)
         with progress("encode", partial(shard_path, work), total, settings.shard_size) as advance:
             resolved, of_queries = {"dtype": dtype, "contract": changes}, kind == Kind.VECTORS
             function = block_encoder(encoder, of_queries, settings.batch_tokens)
-            encoded = encoding.blocks(settings, function, partial(_start, of_queries, resolved))
+            encoded = shared.blocks(settings, function, partial(_start, of_queries, resolved))
             encode_texts(work, texts, encoded, of_queries, settings, advance)
         storage.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
-        info = indexing.info_of_encoder(encoder, total, truncated)
-        counts |= indexing.finish(settings, work, info, kind)
+        info = shared.info_of_encoder(encoder, total, truncated)
+        counts |= shared.finish(settings, work, info, kind)
     console.note(
         f"encode: {output.path}: {console.counted(**{'document' if kind == Kind.DENSE_INDEX else 'query': total})}, "
         f"{encoder.dim} dimensions, {f'{dtype}, ' if precise else ''}{truncated / total:.1%} truncated"
     )
-    if kind == Kind.DENSE_INDEX and truncated > encoding.MUCH_TRUNCATED * total:
-        encoding.warn_truncated(source, encoder, truncated, total)
+    if kind == Kind.DENSE_INDEX and truncated > shared.MUCH_TRUNCATED * total:
+        shared.warn_truncated(source, encoder, truncated, total)
     return output.path
 
 

@@ -18,7 +18,7 @@ from hybrid_cli.errors import option_error
 from hybrid_cli.indexes.shards import Block, Weighted, block_weights, encode_weights, progress, weight_shard
 from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.lexical.build import DEEPCT_B, DEEPCT_K1, build_matrix
-from hybrid_cli.stages.encode import encoding
+from hybrid_cli.stages.encode import shared
 from hybrid_cli.storage import Kind
 
 
@@ -35,8 +35,8 @@ def encode_sparse(settings: SparseTexts, source: Path, changes: dict[str, Any]) 
     if len(names) > 1:
         reason = "a sparse encoder is not combined with another; search both and fuse the runs"
         raise option_error("model", names, reason, code="other-kind", kind="sparse")
-    settings = encoding.on_cluster(settings)
-    dtype = encoding.precision(settings.dtype, encoding.device_of(settings))
+    settings = shared.on_cluster(settings)
+    dtype = shared.precision(settings.dtype, shared.device_of(settings))
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
     steps = quantization_steps(settings, contract.counts)
     options = {
@@ -53,12 +53,12 @@ def encode_sparse(settings: SparseTexts, source: Path, changes: dict[str, Any]) 
     output = artifacts.output_of(settings, Kind.LEXICAL_INDEX, inputs, options)
     if output.up_to_date:
         return output.path
-    encoder = open_sparse(settings, encoding.own_device(settings), dtype, changes)
-    texts, total = encoding.texts_in(source, Kind.DENSE_INDEX, settings.expansion)
+    encoder = open_sparse(settings, shared.own_device(settings), dtype, changes)
+    texts, total = shared.texts_in(source, Kind.DENSE_INDEX, settings.expansion)
     with output.folder() as (work, counts):
         with progress("encode", partial(weight_shard, work), total, settings.shard_size) as advance:
             function = block_weights(encoder, steps, settings.batch_tokens)
-            weighted = encoding.blocks(settings, function, partial(_start, steps, dtype, changes))
+            weighted = shared.blocks(settings, function, partial(_start, steps, dtype, changes))
             encode_weights(work, texts, weighted, settings.shard_size, advance)
         storage.refuse_lost(weight_shard(work, number) for number in range(-(-total // settings.shard_size)))
         built = build_matrix(work, contract.counts)
@@ -79,8 +79,8 @@ def encode_sparse(settings: SparseTexts, source: Path, changes: dict[str, Any]) 
             documents=total,
             limit=contract.doc_max_len,
         )
-    elif built.truncated > encoding.MUCH_TRUNCATED * total:
-        encoding.warn_truncated(source, encoder, built.truncated, total)
+    elif built.truncated > shared.MUCH_TRUNCATED * total:
+        shared.warn_truncated(source, encoder, built.truncated, total)
     return output.path
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings import Writes
 from hybrid_cli.settings.options import REQUIRED, argument, option
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind

@@ -12,7 +12,7 @@ import torch
 
 from hybrid_cli import artifacts
 from hybrid_cli.encoders.contract import Encoder, refuse_single_text
-from hybrid_cli.settings.common import Writes
+from hybrid_cli.settings import Writes
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk
 
