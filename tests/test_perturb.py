@@ -18,9 +18,9 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
+from hybrid_cli.indexes.options import Engine
 from hybrid_cli.perturbations import synonyms, translation, wordnet
 from hybrid_cli.perturbations.attacks import ATTACKS, MissingResource
-from hybrid_cli.retrieval.options import Engine
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.search import search

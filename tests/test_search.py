@@ -23,9 +23,9 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.commands import Search
 from hybrid_cli.encoders.transformer import TransformerEncoder
+from hybrid_cli.indexes.options import Engine
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.reporting.terminal import show_hits
-from hybrid_cli.retrieval.options import Engine
 from hybrid_cli.stages import search as stage
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
