@@ -223,6 +223,11 @@ def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
 
 @pytest.mark.usefixtures("workdir")
 def test_runs_are_tuned_and_compared_at_the_depth_of_the_fusion() -> None:
+    late, qids = [*(f"w{number}" for number in range(15)), "right"], [f"q{number}" for number in range(12)]
+    for name, docids in {"good": ["right", "wrong"], "foreign": ["RIGHT", "WRONG"], "late": late}.items():
+        hits = [(qid, docid, rank, 50.0 - rank) for qid in qids for rank, docid in enumerate(docids, 1)]
+        trec_file(Path(f"{name}.trec"), *hits)
+    Path("qrels.tsv").write_text("".join(f"{qid}\t0\tright\t1\n" for qid in qids))
     content, done = tune("good.trec", "foreign.trec")
     assert {"no-judged-hit", "no-common-document"} <= set(done.warnings)
     assert content["alone"] == {"good": 1.0, "foreign": 0.0}
