@@ -127,6 +127,12 @@ class Output:
             schema = pa.schema([*SCHEMAS[self.manifest.kind], *more])
             return write_parquet(scratch, batches, schema, self._with(counts))
 
+    def write_part(self, path: Path, batches: Iterable[pa.RecordBatch | pa.Table], kind: Kind, **fields: Any) -> None:
+        """Write a table in the scratch folder, whole or not at all, with a manifest that has other `fields`."""
+        manifest = replace(self.manifest, kind=kind, location=path.resolve(), **fields)
+        with files.replacing(path) as scratch:
+            write_parquet(scratch, batches, SCHEMAS[kind], manifest)
+
     def write_json(self, content: Mapping[str, Any], **counts: Any) -> Manifest:
         """Write a small artifact as JSON, its manifest under the key `manifest`."""
         manifest = replace(self._with(counts), fingerprint=hash_json(content))

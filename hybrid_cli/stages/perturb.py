@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hybrid_cli import artifacts, console, storage
+from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Perturb
@@ -87,16 +86,9 @@ def _write_folder(settings: Perturb, inputs: Mapping[str, Mapping[str, Path]], s
             path = work / f"{name}.parquet"
             if not path.exists():
                 table, counted = _attack(name, own, settings)
-                manifest = replace(
-                    output.manifest,
-                    kind=Kind.QUERIES,
-                    options=_options(name, settings),
-                    inputs=artifacts.describe_inputs(own, output.target / path.name),  # relative to the folder
-                    counts=counted,
-                    location=path.resolve(),
-                )
-                with storage.replacing(path) as scratch:
-                    storage.write_parquet(scratch, [table.to_arrow()], storage.SCHEMAS[Kind.QUERIES], manifest)
+                described = artifacts.describe_inputs(own, output.target / path.name)  # relative to the folder
+                fields = {"options": _options(name, settings), "inputs": described, "counts": counted}
+                output.write_part(path, [table.to_arrow()], Kind.QUERIES, **fields)
                 _note(f"{output.path}: {name}", counted)
             manifests[name] = artifacts.read_manifest(path, Kind.QUERIES)
         counts |= {"queries": next(iter(manifests.values())).counts["queries"]}

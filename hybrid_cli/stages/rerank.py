@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +21,7 @@ from hybrid_cli.encoders.models import pick_device, pick_dtype
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.runs import Run
 from hybrid_cli.stages import stage
-from hybrid_cli.storage import SCHEMAS, Kind, layout
+from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.teachers import ScoredExamples
 
 
@@ -94,9 +94,7 @@ def _score_examples(settings: Rerank) -> Path:
         job = ScoredExamples(examples, work / layout.SCORES, partial(_load, settings), *sizes, qids)
         pairs = job.score()
         counts = {name: count for name, count in made.counts.items() if name not in ("rows", "pairs")}
-        manifest = replace(output.manifest, counts={**counts, "pairs": pairs}, location=path.resolve())
-        with storage.replacing(path) as scratch:
-            storage.write_parquet(scratch, job.tables(), SCHEMAS[Kind.EXAMPLES], manifest)
+        output.write_part(path, job.tables(), Kind.EXAMPLES, counts={**counts, "pairs": pairs})
     output.note(f"{console.counted(example=len(examples), pair=pairs)} scored", pairs=pairs)
     return output.path
 
@@ -150,10 +148,8 @@ def _write(
     job: Reranking, output: artifacts.Output, inputs: Mapping[str, Path | artifacts.Named], depth: int, path: Path
 ) -> None:
     """Write the run with `depth` rescored hits per query."""
-    manifest = replace(output.manifest, counts=job.counts(depth), location=path.resolve())
+    fields: dict[str, Any] = {"counts": job.counts(depth)}
     if output.manifest.kind == Kind.RERANKED:
-        options = manifest.options | {"depth": [depth]}
         described = artifacts.describe_inputs(inputs, output.target / path.name)
-        manifest = replace(manifest, kind=Kind.RUN, options=options, inputs=described)
-    with storage.replacing(path) as scratch:
-        storage.write_parquet(scratch, job.blocks(depth), SCHEMAS[Kind.RUN], manifest)
+        fields |= {"options": output.manifest.options | {"depth": [depth]}, "inputs": described}
+    output.write_part(path, job.blocks(depth), Kind.RUN, **fields)
