@@ -16,7 +16,7 @@ from hybrid_cli.commands import Fuse, SearchOptions
 from hybrid_cli.errors import InputError
 from hybrid_cli.settings import Settings, Writes
 from hybrid_cli.settings.conversion import byte_count, default_text
-from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, when
+from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, options_by, when
 from hybrid_cli.stages import stage
 
 
@@ -40,10 +40,11 @@ class Brew(Writes):
         spout: Spout.
     """
 
+    cases = options_by("method", {"espresso": ("pressure",), (): ("cups",)})
     beans: Sequence[str] = argument(REQUIRED)
     _: KW_ONLY
     method: Literal["filter", "espresso"] = option("filter")
-    pressure: float = option(9.0, above=0, maximum=15, applies=when(method="espresso"))
+    pressure: float = option(9.0, above=0, maximum=15)
     water: float = option(By("method", {"espresso": 0.04}, 0.25))
     cups: int = option(1, "--cups", "-c", minimum=1)
     sizes: Sequence[int] = option(())

@@ -296,13 +296,13 @@ def spellings(kind: type[Settings]) -> set[str]:
 
 def _flags_without_negative(kind: type[Settings]) -> dict[str, str]:
     """Return spelling -> field of the flags without a negative form in the help."""
-    by_spelling: dict[str, str] = {}
-    for name, declared in kind.declared().items():
-        if bare_type(kind.types()[name]) is bool and not declared.positional:
-            by_spelling |= {
-                spelling: name for spelling in declared.names or switch(name, declared, bool) if "/" not in spelling
-            }
-    return {spelled: name for spelled, name in by_spelling.items() if spelled.startswith("--")}
+    return {
+        spelled: name
+        for name, declared in kind.declared().items()
+        if bare_type(kind.types()[name]) is bool and not declared.positional
+        for spelled in declared.names or switch(name, declared, bool)
+        if "/" not in spelled and spelled.startswith("--")
+    }
 
 
 def negative(spelled: str) -> str:

@@ -18,14 +18,6 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import VectorIndex
 from hybrid_cli.commands import retrieval as jobs
 from hybrid_cli.commands.common import EncoderContract
-from hybrid_cli.commands.retrieval import (
-    OF_STATIC,
-    OF_TRANSFORMER,
-    CombinedIndexes,
-    DenseTexts,
-    EncodedTexts,
-    ImportedVectors,
-)
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.contract import COMBINATION, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.models import pick_device, pick_devices, pick_dtype
@@ -41,7 +33,7 @@ from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.storage import Kind
 
 MUCH_TRUNCATED = 0.1  # share of the documents above which the loss is a warning
-E = TypeVar("E", bound=EncodedTexts)
+E = TypeVar("E", bound=jobs.EncodedTexts)
 
 
 def source_of(settings: jobs.Texts) -> tuple[Path, Kind]:
@@ -78,7 +70,7 @@ def encoder_of(folders: Sequence[Path]) -> str:
     every = [
         part for folder in folders for part in (composite.parts(folder) if kind_of(folder) == COMBINATION else [folder])
     ]
-    return OF_STATIC if all(kind_of(folder) == STATIC for folder in every) else OF_TRANSFORMER
+    return jobs.OF_STATIC if all(kind_of(folder) == STATIC for folder in every) else jobs.OF_TRANSFORMER
 
 
 def precision(dtype: Precision, device: str) -> Any:
@@ -86,7 +78,7 @@ def precision(dtype: Precision, device: str) -> Any:
     return {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[pick_dtype(dtype, device)]
 
 
-def device_of(settings: EncodedTexts) -> str:
+def device_of(settings: jobs.EncodedTexts) -> str:
     """Return the first device that encodes; on a cluster, as the settings name it."""
     if settings.devices:
         return pick_devices(settings.devices)[0]
@@ -107,7 +99,7 @@ def on_cluster(settings: E) -> E:
     return settings.changed(device="cpu") if settings.device == "auto" else settings
 
 
-def own_device(settings: EncodedTexts) -> str:
+def own_device(settings: jobs.EncodedTexts) -> str:
     """Return the device of this process, which opens the encoder also where other processes encode."""
     return "cpu" if settings.devices or settings.ray_address is not None else settings.device
 
@@ -168,7 +160,7 @@ def info_of_encoder(encoder: Encoder, vectors: int, truncated: int) -> IndexInfo
 
 
 def check_space(
-    settings: DenseTexts | ImportedVectors | CombinedIndexes, dim: int, vectors: int, output: Output
+    settings: jobs.DenseTexts | jobs.ImportedVectors | jobs.CombinedIndexes, dim: int, vectors: int, output: Output
 ) -> None:
     """Check that FAISS can build the index, and that memory and disk hold it and the stored vectors."""
     size = 2 if settings.vector_dtype == "float16" else 4

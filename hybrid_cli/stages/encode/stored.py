@@ -21,7 +21,6 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import VectorIndex
 from hybrid_cli.commands import retrieval as jobs
 from hybrid_cli.commands.common import as_names
-from hybrid_cli.commands.retrieval import IMPORTED_VECTORS, OF_STATIC, OF_TRANSFORMER, SPARSE_TEXTS, ImportedVectors
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import SPARSE, kind_of, preset_fields, refuse_truncation
@@ -129,7 +128,7 @@ def check_encoders(settings: jobs.RebuiltIndex | jobs.CombinedIndexes, job: str,
     settings.check_facts(subject, job=job, encoder=jobs.OF_STATIC if static else jobs.OF_TRANSFORMER)
 
 
-def import_vectors(settings: ImportedVectors, path: Path, source: Path, kind: Kind) -> Path:
+def import_vectors(settings: jobs.ImportedVectors, path: Path, source: Path, kind: Kind) -> Path:
     """Write vectors of another tool as a dense index, or as vectors of queries.
 
     Args:
@@ -141,22 +140,22 @@ def import_vectors(settings: ImportedVectors, path: Path, source: Path, kind: Ki
     model = as_names(settings.model)[0] if "model" in settings.given else None
     encoder_kind = shared.encoder_of([resolve(model)]) if model else ""
     subject = f"{model} is {encoder_kind}" if model else f"{path} has no --model that computed it"
-    facts = {"job": IMPORTED_VECTORS, "encoder": encoder_kind}
+    facts = {"job": jobs.IMPORTED_VECTORS, "encoder": encoder_kind}
     if model and kind_of(resolve(model)) == SPARSE:
-        subject, facts = f"{model} is {SPARSE_TEXTS}", {"job": SPARSE_TEXTS}
+        subject, facts = f"{model} is {jobs.SPARSE_TEXTS}", {"job": jobs.SPARSE_TEXTS}
     settings.check_facts(subject, **facts)
     if kind == Kind.DENSE_INDEX:
         settings = shared.with_type(settings, False)
     changes = settings.contract()
     if model is not None:
         changes = {**preset_fields(settings.preset, resolve(model)), **changes}
-    transformer = encoder_kind == OF_TRANSFORMER
+    transformer = encoder_kind == jobs.OF_TRANSFORMER
     dtype: Any = shared.precision(settings.dtype, pick_device(settings.device)) if transformer else ""
     recorded = shared.without_contract(settings.recorded(**facts))
     inputs: dict[str, artifacts.Input] = {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
     inputs |= {"ids": settings.ids} if settings.ids else {}
     inputs |= {"model": model_input(model)} if model else {}
-    precise = {} if encoder_kind == OF_STATIC else {"dtype": dtype}
+    precise = {} if encoder_kind == jobs.OF_STATIC else {"dtype": dtype}
     output = artifacts.output_of(settings, kind, inputs, {**recorded, "contract": changes, **precise})
     if output.up_to_date:
         return shared.check_recall(settings, output)
