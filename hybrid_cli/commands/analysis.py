@@ -492,7 +492,7 @@ class Judge(ReadsFiles, Seeded):
     stop_after: int = option(20, minimum=1)
     depth: int = option(5, minimum=1)
     order: Literal["disagreement", "random"] = option("disagreement")
-    adjudicate: Sequence[Path] | None = option(None, metavar="FILE,...", recorded=False, excluded=when(runs=GIVEN))
+    adjudicate: Sequence[Path] | None = option(None, metavar="FILE,...", recorded=False)
     rater: str | None = option(None, parse=_rater)
     llm: str | None = _machine_option(None, metavar="URL", excluded=(when(reranker=GIVEN), when(program=GIVEN)))
     model: str | None = _machine_option(None, needed=when(llm=GIVEN))

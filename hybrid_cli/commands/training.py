@@ -198,6 +198,9 @@ _OF_TRANSFORMER = ("loss", "positives", "epochs", "chunk_size", "schedule", "kee
 _WITHOUT_BASE = when(encoder="transformer", base=None)  # whose vectors determine the form of the sum
 
 
+_INDEXED = (when(encoder="static"), when(loss="listwise", dynamic_negatives=POSITIVE), when(dev=GIVEN))
+
+
 @dataclass(frozen=True)
 class TrainLambda(Training, Validation, Architecture, Imitation):
     """Train an encoder that imitates the ranking of a lexical teacher (Lambda of SPAR).
@@ -248,11 +251,7 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
     collection: Path = argument(REQUIRED)
     _: KW_ONLY
     encoder: LambdaEncoder = option("transformer")
-    index: Path | None = option(
-        None,
-        panel=TEACHER,
-        needed=(when(encoder="static"), when(loss="listwise", dynamic_negatives=POSITIVE), when(dev=GIVEN)),
-    )
+    index: Path | None = option(None, panel=TEACHER, applies=_INDEXED, needed=_INDEXED)
     labels: Path | None = option(None, panel=TEACHER, needed=when(encoder="transformer"))
     loss: LambdaLoss = inherited(panel=TEACHER)
     base: str | None = option(None, panel=TEACHER, recorded=False)

@@ -98,8 +98,8 @@ def _retriever(settings: Judge) -> RetrieverFiles | None:
     if len(found) + len(paths) > (1 if retriever_at(settings.collection) else 2) and found:
         problem = f"judge {found[0]}: pass one retriever, or a collection and runs"
         raise InputError(problem, code="conflicting-options", option="runs", path=found[0])
-    if found and settings.adjudicate is not None:
-        raise option_error("adjudicate", None, "not with a retriever", code="conflicting-options")
+    if (found or paths) and settings.adjudicate is not None:
+        raise option_error("adjudicate", None, "not with runs or a retriever", code="conflicting-options")
     if not found and not paths and settings.adjudicate is None:
         problem = f"judge {settings.collection}: needs runs, or a retriever"
         raise InputError(problem, code="missing-option", option="runs", needed_by="judge")
