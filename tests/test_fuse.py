@@ -215,13 +215,23 @@ def test_a_published_grid(made: Path, tiny: Path, tmp_path: Path, grid: Any, wei
         fuse([*both(made), third], output=tmp_path / "w3.json", tune=True, grid=grid, **settings)
 
 
+@pytest.fixture
+def three_runs(workdir: Path) -> None:
+    """Judgments, a run that finds them all, one of other documents, and one of 20 hits."""
+    late, qids = [*(f"w{number}" for number in range(15)), "right"], [f"q{number}" for number in range(12)]
+    for name, docids in {"good": ["right", "wrong"], "foreign": ["RIGHT", "WRONG"], "late": late}.items():
+        hits = [(qid, docid, rank, 50.0 - rank) for qid in qids for rank, docid in enumerate(docids, 1)]
+        trec_file(Path(f"{name}.trec"), *hits)
+    Path("qrels.tsv").write_text("".join(f"{qid}\t0\tright\t1\n" for qid in qids))
+
+
 def tune(*runs: str, **options: Any) -> tuple[dict[str, Any], Done]:
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     done = ran("fuse", *runs, "--tune", "--qrels", "qrels.tsv", *words, "--output", "w.json", "--overwrite")
     return json.loads(Path("w.json").read_text()), done
 
 
-@pytest.mark.usefixtures("workdir")
+@pytest.mark.usefixtures("three_runs")
 def test_runs_are_tuned_and_compared_at_the_depth_of_the_fusion() -> None:
     late, qids = [*(f"w{number}" for number in range(15)), "right"], [f"q{number}" for number in range(12)]
     for name, docids in {"good": ["right", "wrong"], "foreign": ["RIGHT", "WRONG"], "late": late}.items():
