@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import one_process
 import polars as pl
 import pytest
 from small_artifacts import write_run
@@ -24,6 +23,7 @@ from hybrid_cli.stages.prepare import prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 
+import one_process
 import tables
 
 
