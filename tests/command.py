@@ -141,7 +141,6 @@ def hybrid(*arguments: object) -> Done:
 
 
 def ran(*arguments: object) -> Done:
-    """Run a command that must succeed."""
     done = hybrid(*arguments)
     assert done.code == 0, done.err
     return done

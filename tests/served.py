@@ -21,8 +21,6 @@ ADDRESS = re.compile(r"http://[^/]+:(\d+)/(\S*)")
 
 
 class Answer(NamedTuple):
-    """Status, headers and content of an answer."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes

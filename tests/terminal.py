@@ -36,7 +36,6 @@ class Terminal:
         self.wait_for_texts(1, text)
 
     def wait_for_texts(self, count: int, text: bytes) -> None:
-        """Wait until `text` is received `count` times."""
         deadline = time.monotonic() + 120
         while self.received.count(text) < count:
             assert self.read(), self.received

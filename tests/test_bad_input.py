@@ -318,6 +318,10 @@ OPENED_IN = [
     ("x.tsv", "evaluate --qrels x.tsv bm25.parquet"),
     ("x.yaml", "evaluate collection --split test bm25.parquet --config x.yaml"),
     ("x.log", "evaluate collection --split test bm25.parquet --log-file x.log"),
+    ("x.json", "inspect x.json"),
+    ("x.json", "split collection --split test --folds-file x.json -o out"),
+    ("x.tsv", "search --queries x.tsv --index bm25 -o o.parquet"),
+    ("x.tsv", "prepare msmarco x.tsv -o out"),
     ("documents/x.jsonl", "prepare trec documents -o out"),
     ("mine/config.json", "encode collection --model mine -o out"),
     ("x.faiss", "encode collection --from-vectors x.faiss -o out"),
@@ -413,12 +417,13 @@ def test_a_damaged_model_is_refused(here: Path, made: Path, name: str, content: 
     refused("encode", "collection", "--model", "model", "--output", "out", problem=problem)
 
 
+OF_PATH = "field 'inputs', field 'corpus', field 'path'"
 MANIFESTS: list[tuple[dict[str, Any] | str, Refusal]] = [
     (DEEP, refusal("damaged-manifest", path="damaged")),
     ({"format": "x"}, refusal("damaged-manifest", path="damaged")),
     ({"format": 99}, refusal("newer-format", path="damaged")),
     ({"kind": []}, refusal("damaged-manifest", path="damaged", element="field 'kind'")),
-    ({"inputs": {"corpus": {"path": 1}}}, refusal("damaged-manifest", path="damaged")),
+    ({"inputs": {"corpus": {"path": 1}}}, refusal("damaged-manifest", element=OF_PATH)),
     ({"files": [1]}, refusal("damaged-manifest", path="damaged", element="field 'files', item 1")),
     ({"telepathy": 1}, refusal("damaged-manifest", path="damaged")),
 ]

@@ -45,6 +45,10 @@ def test_minilm_has_the_vectors_of_sentence_transformers() -> None:
     assert encoder.contract == Contract(normalize=True, query_max_len=256, doc_max_len=256)
     expected = sentence_transformer(resolve("minilm")).encode(TEXTS)
     np.testing.assert_allclose(encoder.encode_documents([""] * len(TEXTS), TEXTS), expected, atol=1e-5)
+    texts, one = [text.replace("\0", "") for text in FEW_TEXTS], few(resolve("minilm"))
+    expected = sentence_transformer(resolve("minilm")).encode(texts, batch_size=1)
+    np.testing.assert_allclose(one_by_one(one), expected, atol=1e-6)
+    assert one.truncated == 1
 
 
 def test_all_files_of_a_saved_encoder_are_as_readable_as_other_new_files(tiny_bert: Path, tmp_path: Path) -> None:

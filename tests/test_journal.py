@@ -161,7 +161,7 @@ def test_a_file_cut_at_any_byte_keeps_the_complete_answers(tmp_path: Path, name:
         answer_all(path, PAIRS)
         assert list(graded(path)) == PAIRS
         assert path.read_bytes().count(b"\n") == len(PAIRS)
-    assert path.read_bytes() == whole or name == "j.jsonl"  # with times
+        assert path.read_bytes() == whole or name == "j.jsonl"  # with times
     if name == "j.jsonl":
         whole = path.read_bytes()
         path.write_bytes(whole + bytes(100))  # blocks that did not reach the disk

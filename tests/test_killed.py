@@ -33,6 +33,7 @@ main()
 STAGES = {  # a folder, a file and a file of another program; all stages are in tests/hard/kill.py
     "prepare": "prepare trec docs.jsonl --topics test=topics.test.tsv --qrels test=qrels.test.txt --output out",
     "fuse": "fuse bm25.parquet dense.parquet --output out.parquet",
+    "update": "update bm25 --remove gone.txt --threads 1 --output out",
     "export": "export bm25.parquet --format msmarco --output out.tsv",
 }
 
@@ -62,12 +63,14 @@ def wait_for(path: Path, process: Started) -> None:
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize(
-    ("stage", "moment"),
-    [(stage, moment) for stage in STAGES for moment in KILLED_AT if (stage, moment) != ("export", "its first rows")],
-)
+FIRST, LAST = KILLED_AT
+MOMENTS = [("prepare", FIRST), ("fuse", FIRST), *((stage, LAST) for stage in STAGES)]
+
+
+@pytest.mark.parametrize(("stage", "moment"), MOMENTS)
 def test_a_killed_stage_leaves_no_output_and_can_be_repeated(here: Path, stage: str, moment: str) -> None:
     write_tiny_source(here)
+    Path("gone.txt").write_text("007\n")
     words = STAGES[stage].split()
     output = Path(words[-1])
     ran(*words)
@@ -78,6 +81,7 @@ def test_a_killed_stage_leaves_no_output_and_can_be_repeated(here: Path, stage: 
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not output.exists(), "an incomplete artifact was renamed"
     assert f".{output.name}.partial" in hidden()
+    ran("inspect", "--verify", "bm25")  # whose files are linked
     ran(*words)
     assert bytes_of(output) == whole
     assert hidden() == []

@@ -21,6 +21,7 @@ from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.perturb import perturb
 from hybrid_cli.stages.pretrain import pretrain
+from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.stages.train_reranker import train_reranker
@@ -35,6 +36,8 @@ TRAININGS: dict[str, tuple[Callable[..., Path], dict[str, Any]]] = {
     "validations": (train_dense, {"loss": "nll", "dev": "train.parquet", "eval_steps": 1}),
     "dynamic negatives": (train_dense, {"loss": "residual-nll", "index": "bm25", "dynamic_negatives": 1}),
     "adapter": (train_dense, {"loss": "nll", "lora_r": 4}),
+    "scores of a reranker": (train_dense, {"distill": "kl", "teacher": "reranker", "dynamic_negatives": 1}),
+    "scores of an encoder": (train_dense, {"distill": "kl", "teacher": "model", "dynamic_negatives": 1}),
     "reranker": (train_reranker, {"negatives": 1}),
     "small student": (distill_lite, {"teacher": "model", "dim": 4}),
     "query encoder": (distill_lite, {"teacher": "model", "queries_only": True}),
@@ -52,8 +55,11 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_a_training_that_was_resumed(here: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices, name: str) -> None:
+def test_a_training_that_was_resumed(
+    here: Path, reranker: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices, name: str
+) -> None:
     stage, options = TRAININGS[name]
+    Path("reranker").symlink_to(reranker)
     options = {"max_steps": 4, "checkpoint_steps": 2, "batch_size": 4, "learning_rate": 1e-2, **options}
     if "encoder" not in options:
         options |= {"model": "model", "dtype": "fp32", "device": "cpu"}
@@ -75,18 +81,28 @@ def test_a_training_that_was_resumed(here: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(Path().glob(".again*"))
 
 
+SCORED = {"model": "reranker", "dtype": "fp32", "device": "cpu", "shard_size": 4}
+TAUGHT = {"model": "model", "distill": "kl", "teacher": "reranker", "max_steps": 2, "batch_size": 4, "dtype": "fp32"}
 PARTS: dict[str, tuple[Callable[..., Path], str, str, dict[str, Any]]] = {
     "labels": (label, "collection", "training.labels.write_shard", {"index": "bm25", "queries_from": "all"}),
     "retriever": (label, "collection", "training.labels.write_shard", {"index": "retriever", "queries_from": "all"}),
+    "reranked hits": (rerank, "bm25.parquet", "encoders.cross_encoder.write_scores", SCORED),
+    "scored examples": (rerank, "train.parquet", "training.teachers.write_scores", SCORED),
+    "scores of a teacher": (train_dense, "train.parquet", "training.teachers.write_scores", TAUGHT),
     "attacks": (perturb, "collection", "stages.perturb._attack", {"split": "test", "attacks": ["lite"], "seed": 1}),
 }
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_parts_that_are_complete_are_not_computed_again(here: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_parts_that_are_complete_are_not_computed_again(
+    here: Path, reranker: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     compose([Path("bm25"), Path("dense")], method="minmax", output=Path("retriever"))
+    Path("reranker").symlink_to(reranker)
+    monkeypatch.setattr("hybrid_cli.session.SHARD_PAIRS", 4)
     monkeypatch.setattr("hybrid_cli.stages.label.QUERIES_IN_A_SHARD", 3)
     stage, source, place, options = PARTS[name]
+    outputs = [Path(f"{name}.parquet" if stage is rerank else name) for name in ("whole", "again")]
     module, _, function = f"hybrid_cli.{place}".rpartition(".")
     true, calls, last = getattr(import_module(module), function), [], 99
 
@@ -97,14 +113,16 @@ def test_parts_that_are_complete_are_not_computed_again(here: Path, monkeypatch:
         return true(*values, **counts)
 
     monkeypatch.setattr(f"{module}.{function}", counted)
-    whole = stage(Path(source), output=Path("whole"), **options)
+    whole = stage(Path(source), output=outputs[0], **options)
     parts = len(calls)
     last = parts + 3
     with pytest.raises(KeyboardInterrupt):
-        stage(Path(source), output=Path("again"), **options)
-    assert not Path("again").exists()
-    again = stage(Path(source), output=Path("again"), **options)
+        stage(Path(source), output=outputs[1], **options)
+    assert not outputs[1].exists()
+    again = stage(Path(source), output=outputs[1], **options)
     assert storage.fingerprint(again) == storage.fingerprint(whole)
+    assert files(again) == files(whole) if again.is_dir() else again.read_bytes() == whole.read_bytes()
+    assert not list(Path().glob(".again*"))
     assert len(calls) == 2 * parts + 1 > 6
 
 

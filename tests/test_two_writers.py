@@ -78,6 +78,8 @@ def test_the_lock_of_a_killed_writer_does_not_block_others(tmp_path: Path, folde
 
 def test_a_dropped_output_releases_its_lock(tmp_path: Path) -> None:
     output = open_output(tmp_path / "run.parquet")
+    with raises("locked", HybridError, path="run.parquet"):  # before the work
+        open_output(tmp_path / "run.parquet")
     assert scratch_in(tmp_path)
     del output
     assert not scratch_in(tmp_path)

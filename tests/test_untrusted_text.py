@@ -155,22 +155,44 @@ def printing() -> dict[str, list[object]]:
     """Return commands that print ids, titles, texts, names of files and values, in the folder of `hostile`."""
     (index,), (first, second) = Path().glob("index*"), sorted(Path().glob("*run*.parquet"))
     Path("key.yaml").write_text(f"{json.dumps(''.join(ATTACKS))}: 1\n")
+    Path("cut.jsonl").write_text(f'{{"id": {json.dumps("".join(ATTACKS))}, "text"\n')
+    Path("score.run").write_text(f"q{ATTACKS[5]} Q0 d{ATTACKS[0]} 1 x{ATTACKS[4]} t\n", "utf-8")
     judged = ["--split", "test", "-m", "MRR@10"]
     return {
         "search": ["search", "--index", index, "--query", f"salt {' '.join(ATTACKS)} water", "-k", 200],
         "evaluate": ["evaluate", "collection", first, second, *judged, "--complement", first, second],
+        "markdown": ["evaluate", "collection", first, second, *judged, "--format", "markdown"],
+        "inspect": ["inspect", "collection/corpus.parquet"],
+        "interactive": ["search", "--index", index, "--interactive", "-k", 200],
+        "judge": ["judge", "collection", first, second, "--split", "test", "--output", "mine.tsv"],
         "missing": ["inspect", f"no{ATTACKS[1]}\nfile"],
         "config": ["fuse", first, second, "--output", "new.parquet", "--config", "key.yaml"],
+        "value": ["search", "--index", index, "--query", "a", "--hits", f"1{ATTACKS[0]}"],
+        "documents": ["prepare", "files", "cut.jsonl", "--output", "new"],
+        "run": ["evaluate", "collection", "score.run", *judged],
     }
 
 
-@pytest.mark.parametrize("name", ["search", "evaluate", "missing", "config"])
+TYPED = {  # in the commands that ask: texts to wait for, and keys
+    "interactive": [(b"query> ", b"salt\n"), (READABLE["hebrew"].encode(), b""), (b"\nquery> ", b"\x04")],
+    "judge": [*((b"queries judged", b"s") for _ in range(19)), (b"queries judged", b"q")],
+}
+PIPED, REFUSED = ("markdown", "inspect"), ("missing", "config", "value", "documents", "run")
+
+
+@pytest.mark.parametrize("name", [*TYPED, "search", "evaluate", *PIPED, *REFUSED])
 def test_output_to_a_terminal_is_safe(name: str, hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(hostile)
-    code = 2 if name in ("missing", "config") else 0
-    session = Terminal(*printing()[name])
-    assert not unsafe_in(session.end())
-    assert session.code == code
+    code = 2 if name in REFUSED else 0
+    if name not in (*PIPED, *REFUSED[2:]):
+        session = Terminal(*printing()[name])
+        for number, (text, keys) in enumerate(TYPED.get(name, []), 1):
+            session.wait_for_texts(number if name == "judge" else 1, text)
+            session.press(keys)
+        assert not unsafe_in(session.end())
+        assert session.code == code
+    lines = "1\n" * 30 if name == "judge" else f"salt\nwater{ATTACKS[4]}{ATTACKS[0]}{ATTACKS[5]}\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     done = hybrid(*printing()[name], "--verbose", "--log-file", "run.log", *(["--debug"] if code else []))
     assert (done.code, "a bug in hybrid" in done.err) == (code, False)
     assert not unsafe_in(done.out + done.err + Path("run.log").read_text("utf-8"))

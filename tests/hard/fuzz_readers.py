@@ -112,7 +112,6 @@ def beir_files(draw: st.DrawFn) -> Files:
 
 @target(damaged(beir_files()))
 def beir(drawn: tuple[Files, bool]) -> None:
-    """BEIR."""
     check_import(*drawn, lambda folder: PrepareBeir(folder, output=folder / "made"))
 
 
@@ -130,7 +129,6 @@ def msmarco_files(draw: st.DrawFn) -> Files:
 
 @target(damaged(msmarco_files()))
 def msmarco(drawn: tuple[Files, bool]) -> None:
-    """MS MARCO."""
     check_import(
         *drawn,
         lambda folder: PrepareMsmarco(
@@ -162,7 +160,6 @@ def dpr_files(draw: st.DrawFn) -> Files:
 
 @target(damaged(dpr_files()))
 def dpr(drawn: tuple[Files, bool]) -> None:
-    """DPR."""
     check_import(
         drawn[0],
         False,  # an empty training file, which is drawn at times, is refused
@@ -192,7 +189,6 @@ def trec_files(draw: st.DrawFn) -> Files:
 
 @target(damaged(trec_files()))
 def trec(drawn: tuple[Files, bool]) -> None:
-    """TREC."""
     check_import(
         *drawn,
         lambda folder: PrepareTrec(
@@ -230,14 +226,12 @@ def _parquet(found: pl.DataFrame) -> tuple[str, bytes]:
 
 @target(st.lists(st.tuples(ID, TEXT), min_size=1, max_size=4, unique_by=lambda row: row[0]), st.lists(EDIT, max_size=3))
 def queries_jsonl(rows: Rows, edits: Edits) -> None:
-    """Queries as JSON lines."""
     content = edited(json_lines([{"id": qid, "text": text} for qid, text in rows]), edits)
     check_table("queries.jsonl", content, not edits, collection.read_queries, _queries_written)
 
 
 @target(st.lists(st.tuples(ID, LINE), min_size=1, max_size=4, unique_by=lambda row: row[0]), st.lists(EDIT, max_size=3))
 def queries_tsv(rows: Rows, edits: Edits) -> None:
-    """Queries in columns."""
     check_table("q.tsv", edited(tabbed(*rows), edits), not edits, collection.read_queries, _queries_written)
 
 
@@ -296,7 +290,6 @@ def parquet(table: pl.DataFrame, read: Callable[[Path], pl.DataFrame], edits: Ed
 
 @target(tables(), FEW)
 def corpus_parquet(table: pl.DataFrame, edits: Edits) -> None:
-    """A corpus of another tool."""
 
     def read(path: Path) -> pl.DataFrame:
         for _ in collection.documents(path):
@@ -335,7 +328,6 @@ _RECIPE = {"kind": "combination", "combine": "concat", "weight": 0.5, "changes":
 
 @target(changed(_CONTRACT), st.lists(EDIT, max_size=1))
 def encoder_json(content: dict[str, Any], edits: Edits) -> None:
-    """`encoder.json` of a transformer."""
     with folder_of({layout.CONTRACT: as_json(content, edits)}) as folder:
         found = accepted(lambda: read_contract(folder), False)
         if found is not None:
@@ -345,7 +337,6 @@ def encoder_json(content: dict[str, Any], edits: Edits) -> None:
 
 @target(changed(_RECIPE), st.lists(EDIT, max_size=1))
 def combination_json(content: dict[str, Any], edits: Edits) -> None:
-    """`encoder.json` of a combination."""
     with folder_of({layout.CONTRACT: as_json(content, edits)}) as folder:
         found = accepted(lambda: composite.read_recipe(folder), False)
         if found is not None:
@@ -360,7 +351,6 @@ _TUNED |= {"options": {"method": "minmax", "missing": "zero", "normalize": None}
 
 @target(changed(_WEIGHTS), FEW)
 def weights(content: dict[str, Any], edits: Edits) -> None:
-    """Weights of a fusion."""
     made = {**_TUNED, "fingerprint": hash_json(content)}
     made |= {"checksum": hash_json(made)}
     with folder_of({"w.json": as_json({"manifest": made, **content}, edits)}) as folder:
@@ -370,7 +360,6 @@ def weights(content: dict[str, Any], edits: Edits) -> None:
 
 @target(JSON | st.just([["1"], ["2"]]) | st.just([["1", "3"], ["2"]]), FEW)
 def fold_files(content: Any, edits: Edits) -> None:
-    """Folds of queries."""
     for name, data in (("f.json", as_json(content, edits)), ("f.txt", edited(b"1 1\n2 2\n3 2\n", edits))):
         with folder_of({name: data}) as folder:
             file = folder / name
