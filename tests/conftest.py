@@ -32,18 +32,17 @@ _SLOW = """
     examples encode train_lambda auto_command convert_checkpoint train_dense taught killed object_store
     object_store_names index_updates update sparse train_roc fuse vectors pretrain export engines report parallel
     combination cli hybrid_search judge_terminal journal machine_tuning search run_files models judge presets sharded
-    dev_set fuzz boost serving bpr bad_input impacts index_bm25 encoder api mine_negatives rerank paths pretraining
-    pipelines damage prepare workers tracking hub lora filters verdicts tokens calibration passages gate
-    exported_fusions judge_machine train_warnings judged padding next_command queries_in_corpus grades decoders
-    complement upgrades tables searched sparse_checkpoints machine_labels lost_shards faiss_gpu pseudo_queries
-    failing_files labels perturb significance
+    dev_set fuzz serving bpr bad_input impacts index_bm25 encoder api mine_negatives rerank paths pretraining pipelines
+    damage prepare workers hub lora filters verdicts tokens calibration passages gate exported_fusions judge_machine
+    train_warnings judged padding queries_in_corpus grades decoders complement tables searched sparse_checkpoints
+    machine_labels lost_shards faiss_gpu pseudo_queries failing_files labels perturb significance
 """
 SLOW = [f"test_{name}" for name in _SLOW.split()]  # files that `make check` leaves out; the longest first
 _HEAVY = """
     object_store object_store_names cluster kill readers killed memory recorded_models parallel examples report_page
     page sentence_transformers convert_checkpoint languages train_frozen every_form untrusted_text same_bytes export
-    index_updates reused judging_page auto_command server engines update pipelines lora verdicts machine_tuning
-    dev_set pretrain journal tracking resumed
+    index_updates reused judging_page auto_command server engines update pipelines lora verdicts machine_tuning dev_set
+    pretrain journal resumed
 """  # kills, clusters, object stores, limits of memory, real models, other tools, browsers, servers, pipelines
 HEAVY = {f"test_{name}" for name in _HEAVY.split()}  # files that `make test` leaves out
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`

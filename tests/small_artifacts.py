@@ -79,7 +79,6 @@ def write_corpus(path: Path, texts: Sequence[str], first: int = 0) -> Path:
 
 
 def vector_hits(index: Index, vectors: Any, qids: Sequence[str], hits: int) -> pl.DataFrame:
-    """Search an index of vectors for query vectors [n, d]; return the run."""
     return index.table(index.hits(vectors, hits), pl.Series("qid", qids, dtype=pl.String))
 
 

@@ -37,7 +37,6 @@ def shell(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[st
 
 
 def plain(text: str) -> str:
-    """Return help text without frames and styles."""
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", text))
 
 

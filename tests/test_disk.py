@@ -176,7 +176,7 @@ def test_a_failed_replacement_in_two_steps_is_undone_next_time(tmp_path: Path, m
 
 class Full(disk.Disk):
     def write(self, file: io.FileIO, data: memoryview) -> int:
-        if Path(str(file.name)).name == "index.faiss":
+        if Path(str(file.name)).name == "index.faiss" or "out.tsv" in str(file.name):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write(file, data)
 
@@ -188,6 +188,11 @@ def test_no_index_is_cut_on_a_full_disk(made: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match="No space left"):
         encode(made / "dense", index_type=kind, output=tmp_path / "index")
     assert not (tmp_path / "index").exists()
+    (tmp_path / "out.tsv").write_text("old")
+    words = ("--format", "msmarco", "--output", tmp_path / "out.tsv", "--overwrite")
+    done = hybrid("export", made / "bm25.parquet", *words)
+    assert (done.code, done.err.count("\n"), (tmp_path / "out.tsv").read_text()) == (1, 1, "old"), done.err
+    assert scratch_in(tmp_path) == [".index.partial"]
 
 
 def test_leftovers_are_removed_only_by_the_holder_of_the_lock(tmp_path: Path) -> None:

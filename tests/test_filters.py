@@ -160,7 +160,6 @@ def documents(numbers: range, seed: int = 1) -> pl.DataFrame:
 
 
 def condition(draw: random.Random, depth: int = 3) -> str:
-    """Return a random condition that SQLite and polars understand."""
     if depth and draw.random() < 0.6:
         one, other = condition(draw, depth - 1), condition(draw, depth - 1)
         return draw.choice([f"({one}) AND ({other})", f"({one}) OR ({other})", f"NOT ({one})", f"{one} AND {other}"])

@@ -128,11 +128,11 @@ def test_a_journal_is_told_from_judgments_in_json_lines(tmp_path: Path) -> None:
         open_judgments(tmp_path / "j.json")
 
 
-def answer_all(path: Path, pairs: Sequence[tuple[str, str]]) -> None:
+def answer_all(path: Path, pairs: Sequence[tuple[str, str]], skipped: str = "") -> None:
     judgments = open_judgments(path, "anna")
     for qid, docid in pairs:
         if (qid, docid) not in judgments.grades:
-            judgments.add(qid, [docid], len(docid) % 4, query="été 日本")
+            judgments.add(qid, [docid], SKIPPED if docid == skipped else len(docid) % 4, query="été 日本")
     judgments.close()
 
 
@@ -176,19 +176,22 @@ def test_a_kill_loses_no_earlier_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: float
 ) -> None:
     kills, files = 0, 1 if name == "j.jsonl" else 2  # with that of the skipped hits
+    answer_all(tmp_path / f"0{name}", PAIRS, "d 2")
     for last in range(1, 60):
         path = tmp_path / f"{last}{name}"
         dying = Dying(last, part)
         monkeypatch.setattr(disk, "device", dying)
         try:
-            answer_all(path, PAIRS)
+            answer_all(path, PAIRS, "d 2")
         except Killed:
             kills += 1
         monkeypatch.setattr(disk, "device", disk.Disk())
         kept = open_judgments(path, "anna").grades
         assert len(kept) >= (dying.count - 1 - files) // 2  # an answer is a write and a sync, after those of the names
-        answer_all(path, PAIRS)
-        assert list(graded(path)) == PAIRS
+        answer_all(path, PAIRS, "d 2")
+        assert {*open_judgments(path, "anna").grades} == {*PAIRS}
+        whole, found = ([each.read_bytes() for each in sorted(tmp_path.glob(f"{at}{name}*"))] for at in (0, last))
+        assert [*map(len, whole)] == [*map(len, found)] if name == "j.jsonl" else whole == found  # lines with times
     assert kills == files + 2 * len(PAIRS)
 
 

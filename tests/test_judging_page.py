@@ -267,7 +267,6 @@ class Desk(Tab):
         return self.page.text_content(".to-judge .query"), self.page.text_content(".to-judge .title")
 
     def press(self, key: str) -> None:
-        """Press a key that ends a hit, and wait for the next hit."""
         before = self.hit
         self.page.keyboard.press(key)
         self.page.wait_for_function(

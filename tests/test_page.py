@@ -122,7 +122,6 @@ def column(tab: Tab, system: str) -> list[str]:
 
 
 def shown(tab: Tab, expected: set[str]) -> None:
-    """Wait until the hits of the hybrid are those documents."""
     for _ in range(300):
         if set(column(tab, "hybrid")) == expected:
             return
@@ -131,7 +130,6 @@ def shown(tab: Tab, expected: set[str]) -> None:
 
 
 def moved(tab: Tab, share: float) -> None:
-    """Move the slider as a pointer does."""
     tab.page.evaluate(
         "share => { const slider = document.querySelector('#weight-1'); slider.value = share;"
         " slider.dispatchEvent(new Event('input', { bubbles: true })); }",

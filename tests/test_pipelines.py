@@ -36,7 +36,6 @@ TARGETS = [
 
 
 def make(target: str, folder: Path, *flags: str, **variables: object) -> subprocess.CompletedProcess[str]:
-    """Plan a target for a collection that is not prepared yet."""
     # the margin of `constant-mean` is computed from a training that a plan does not have
     settings = {"DATA": folder / "pydocs", "OUT": folder / "out", "HYBRID": "hybrid", "RESIDUAL_MEAN": 0.7}
     settings |= {"papers": folder / "papers", **variables}

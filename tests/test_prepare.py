@@ -1,5 +1,6 @@
 """prepare: ids survive every format, policies are applied, errors name the line; samples and passages."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +74,15 @@ def test_an_unchanged_source_is_not_read_again_and_a_changed_one_refused(tmp_pat
     with raises("output-differs", inputs=["corpus", "qrels test", "queries"]):
         prepare(PrepareBeir(folder, output=tmp_path / "made"))
     prepare(PrepareBeir(folder, output=tmp_path / "made", overwrite=True))
+    plain = folder / "corpus.jsonl"
+    whole = gzip.compress(plain.read_bytes())
+    plain.with_name("corpus.jsonl.gz").write_bytes(whole)
+    plain.unlink()
+    assert corpus_of(prepare(PrepareBeir(folder, output=tmp_path / "gz"))) == corpus_of(tmp_path / "made")
     assert len(corpus_of(tmp_path / "made")) == 2
+    plain.with_name("corpus.jsonl.gz").write_bytes(whole[:-12])
+    with raises("damaged-compression"):
+        prepare(PrepareBeir(folder, output=tmp_path / "cut"))
 
 
 def test_a_large_corpus_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

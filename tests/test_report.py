@@ -51,7 +51,6 @@ class Page:
 
     @property
     def with_lists(self) -> list[dict[str, Any]]:
-        """Return the queries of the comparison whose lists are in the page."""
         return [query for query in self.data("comparison")["queries"] if "lists" in query]
 
     @property

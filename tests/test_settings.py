@@ -131,7 +131,6 @@ def test_a_fact_that_only_the_stage_knows_is_checked_by_the_stage() -> None:
 
 
 def every_settings_class(kind: type[Settings] = Settings) -> Iterator[type[Settings]]:
-    """Yield the settings classes of the package, mixins included."""
     for each in kind.__subclasses__():
         if each.__module__.startswith("hybrid_cli."):
             yield each

@@ -167,7 +167,6 @@ class Boosts:
 
 
 def lucene_index(index: Path, folder: Path, impact: bool) -> str:
-    """Export an index, and index the documents with Anserini."""
     from hybrid_cli.lexical import jvm
 
     (folder / "json").mkdir()

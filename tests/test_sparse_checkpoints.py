@@ -134,7 +134,6 @@ def test_other_checkpoints(
 
 
 def write_published(folder: Path, kind: str, settings: str, **more: Any) -> Path:
-    """Write a tiny random checkpoint of a class of transformers."""
     torch.manual_seed(1)
     tokenizer = tiny_tokenizer()
     names = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

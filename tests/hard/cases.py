@@ -217,7 +217,6 @@ def _write_pickled(folder: Path, pickled: Path) -> None:
 
 
 def cases(names: Sequence[str]) -> dict[str, Case]:
-    """Return the chosen stages; each writes into its own folder."""
     found = {}
     for name in names:
         command, older, _ = STAGES[name]

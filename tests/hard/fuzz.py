@@ -41,7 +41,6 @@ def attack(name: str, number: int, rules: settings) -> None:
 
 
 def rules_of(examples: int) -> settings:
-    """Return the rules of a random search that stores nothing."""
     return settings(
         max_examples=examples,
         deadline=None,

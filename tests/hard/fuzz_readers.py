@@ -309,7 +309,6 @@ _MANIFEST |= {"counts": {"rows": 1}, "versions": {"python": "3.11"}, "checksums"
 
 @target(changed(_MANIFEST), st.booleans(), st.lists(EDIT, max_size=2))
 def manifest(content: dict[str, Any], signed: bool, edits: Edits) -> None:
-    """Manifests of folders, with a valid checksum or none."""
     if signed:
         content = {**content, "checksum": hash_json(content)}
     with folder_of({"a/manifest.json": as_json(content, edits)}) as folder:

@@ -39,7 +39,6 @@ def versions(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
 
 
 def search(folder: Path, index: Path) -> tuple[Done, list[tuple[Any, ...]] | None]:
-    """Search an index; return the command and its hits."""
     (folder / "run.parquet").unlink(missing_ok=True)
     done = hybrid("search", "--queries", folder / "queries.tsv", "--index", index, "--output", folder / "run.parquet")
     hits = pl.read_parquet(folder / "run.parquet").rows() if done.code == 0 else None
@@ -116,7 +115,6 @@ REPLACED = {  # kind of the input -> stage, input
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the inputs of these stages in two versions."""
     folder = tmp_path_factory.mktemp("worlds")
     for version, place in enumerate([folder, folder / OTHER]):
         place.mkdir(exist_ok=True)

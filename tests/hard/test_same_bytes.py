@@ -13,7 +13,6 @@ CHOSEN = ("prepare", "split", "index-bm25", "search", "encode", "update (bm25)",
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the inputs of these stages."""
     folder = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
