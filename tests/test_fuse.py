@@ -244,9 +244,9 @@ def test_runs_are_tuned_and_compared_at_the_depth_of_the_fusion() -> None:
     trials = {tuple(each["weights"]): each["score"] for each in content["trials"] if each["method"] == "minmax"}
     assert content["untuned"]["score"] == trials[0.5, 0.5]
     assert tune("good.trec", "late.trec", method="rrf")[0]["untuned"] is None
-    for options, late in (({}, 1.0), ({"depth": 10}, 0.0), ({"hits": 10}, 0.0)):
+    for options, value in (({}, 1.0), ({"depth": 10}, 0.0), ({"hits": 10}, 0.0)):
         content, done = tune("good.trec", "late.trec", measure="R@20", **options)
-        assert content["alone"] == {"good": 1.0, "late": late}
+        assert content["alone"] == {"good": 1.0, "late": value}
         assert options or not {"no-judged-hit", "no-common-document"} & set(done.warnings)
 
 

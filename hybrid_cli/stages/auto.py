@@ -258,7 +258,7 @@ class RecommendedPath:
         how = f"divided into passages of {words} words, and have the score of the best one" if split else "kept whole"
         text = f"the first {length} tokens of a document, which the encoder reads, leave out {unread:.0%} of all"
         text = f"\nauto: {text} tokens: documents are {how}; to choose: --doc-max-len, --split-passages"
-        console.note(text, code="passages-chosen" if split else "whole-documents")
+        console.note(text, code="passages-chosen" if split else "whole-documents", words=words)
         if split:
             self.run(self._source(documents, words=words).changed(overwrite=True))
 

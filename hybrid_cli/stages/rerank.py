@@ -141,7 +141,7 @@ def _check_depth(settings: Rerank, run: Run) -> None:
         raise option_error("depth", above, reason, limit=longest, path=settings.run)
     if above and "depth" in settings.given:
         text = f"--depth {settings.deepest}: {settings.run} has at most {longest} hits per query; all are rescored"
-        console.warn(text, code="short-lists", option="depth", hits=longest)
+        console.warn(text, code="short-lists", path=settings.run, option="depth", hits=longest)
 
 
 def _write(
