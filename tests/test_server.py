@@ -208,7 +208,7 @@ def test_other_sites_are_refused(server: Served) -> None:
 
 def test_a_program_writes_with_the_token_only(server: Served) -> None:
     refused(server.ask("POST", "/api/judgments", {}), 401, "no-token")
-    refused(server.ask("POST", "/api/judgments", {}, authorization="Bearer wrong"), 401, "no-token")
+    refused(server.ask("POST", "/api/judgments", {}, authorization=f"Bearer {TOKEN[:-1]}"), 401, "no-token")
     refused(server.ask("POST", "/api/judgments", {}, sec_fetch_site="cross-site"), 403, "cross-site")
     assert server.ask("POST", "/api/judgments", {}, authorization=f"Bearer {TOKEN}").status not in (401, 403)
 
