@@ -426,6 +426,7 @@ MANIFESTS: list[tuple[dict[str, Any] | str, Refusal]] = [
     ({"inputs": {"corpus": {"path": 1}}}, refusal("damaged-manifest", element=OF_PATH)),
     ({"files": [1]}, refusal("damaged-manifest", path="damaged", element="field 'files', item 1")),
     ({"telepathy": 1}, refusal("damaged-manifest", path="damaged")),
+    ({"files": ["../x"]}, refusal("damaged-manifest", value="../x")),
 ]
 
 

@@ -284,7 +284,6 @@ _PARQUET_READERS = (runs.read_run, collection.read_queries, collection.read_qrel
 
 @target(st.one_of(hits(ID), tables()), st.sampled_from(_PARQUET_READERS), FEW)
 def parquet(table: pl.DataFrame, read: Callable[[Path], pl.DataFrame], edits: Edits) -> None:
-    """Parquet files of other tools, and damaged ones."""
     check_table("table.parquet", edited(_parquet(table)[1], edits), False, read, _parquet)
 
 
