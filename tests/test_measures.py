@@ -148,6 +148,7 @@ def test_both_spellings_give_the_same_values_under_the_requested_name() -> None:
 
 documents = st.permutations([f"d{number}" for number in range(12)])
 grades = st.dictionaries(st.sampled_from([f"d{number}" for number in range(16)]), st.integers(-1, 3), min_size=1)
+grades = grades.filter(lambda judged: max(judged.values()) >= 0)  # of negative ones alone, trec_eval's nDCG never ends
 queries = st.sampled_from(["q1", "q2", "007", "NA", "zwei Wörter"])
 
 

@@ -55,8 +55,7 @@ COMMANDS = {
     ),
     "student": ("distill-lite", "{examples}", "--teacher", "{model}", "--model", "{model}", "--dim", "4", *TRANSFORMER),
     "lambda": (
-        *("train-lambda", "{collection}", "--labels", "{labels}", "--index", "{index}", "--loss", "listwise"),
-        *("--positives", "2"),
+        *("train-lambda", "{collection}", "--labels", "{labels}", "--loss", "listwise", "--positives", "2"),
         *("--model", "{model}", *TRANSFORMER, "--epochs", "4"),
     ),
     "mlm": ("pretrain", "{collection}", "--model", "{model}", *TRANSFORMER),
