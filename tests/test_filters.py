@@ -19,7 +19,9 @@ from hybrid_cli import fuse, open_index, open_retriever
 from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.collections.source import Document, Location, documents_of, read_file
 from hybrid_cli.commands.data import PrepareFiles
-from hybrid_cli.retrieval.filters import predicate
+from hybrid_cli.errors import InputError
+from hybrid_cli.retrieval import filters
+from hybrid_cli.retrieval.filters import MOST_CHARACTERS, columns_of
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse as fuse_runs
@@ -117,10 +119,19 @@ SCHEMA = {"year": pl.Int64(), "lang": pl.String(), "share": pl.Float64(), "open"
         ("year >=", "filter-syntax"),
         ("", "filter-syntax"),
         ("year = 1; drop", "filter-syntax"),
+        ("year = 1) AS kept FROM documents; SELECT (1", "filter-syntax"),
+        ("year = 1) AS kept, (year = 2", "filter-syntax"),
+        ("count/**/(year) > 1", "filter-syntax"),
+        ('"max"(year) > 1', "filter-syntax"),
+        ("repeat(lang, 1000000) = 'x'", "filter-syntax"),
+        ("lang[1] = 'd'", "filter-syntax"),
+        ("lang = '\ud800'", "filter-syntax"),
+        ("interval '1 foo' IS NULL", "other-type"),
         ("sum(year) > year", "filter-syntax"),
         ("row_number() OVER (ORDER BY year) > 1", "filter-syntax"),
         ("year IN (SELECT 1)", "filter-syntax"),
         ("yeer = 2020", "no-such-column"),
+        ("other.year = 2020", "no-such-column"),
         ('lang = "de"', "no-such-column"),
         ("year = 'x'", "other-type"),
         ("lang > 3", "other-type"),
@@ -131,11 +142,32 @@ SCHEMA = {"year": pl.Int64(), "lang": pl.String(), "share": pl.Float64(), "open"
 )
 def test_what_is_no_condition_over_the_columns_is_refused(text: str, code: str) -> None:
     with raises(code, option="filter"):
-        predicate(text, SCHEMA)
+        columns_of(text, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "part", ["+1", "||'x'", "::int", " IS TRUE", "=1", " AT TIME ZONE 'x'", " OR year=1", " AND NOT"]
+)
+@pytest.mark.parametrize("characters", [4_000, MOST_CHARACTERS, 10 * MOST_CHARACTERS])
+def test_a_long_condition_is_evaluated_or_refused(part: str, characters: int) -> None:
+    """4,000 to 16,000 characters of these ended the process, or took seconds."""
+    text = ("year" + part * characters)[:characters].rsplit(part, 1)[0]
+    try:
+        assert columns_of(text, SCHEMA) == ["year"]
+    except InputError as error:
+        assert error.code in ("filter-syntax", "other-type", "too-long")
+
+
+def test_a_condition_has_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "SECONDS", 0.2)
+    frame = pl.DataFrame({"docid": [str(number) for number in range(3_000_000)]})
+    text = " OR ".join(f"docid LIKE '%{number}%9%8%'" for number in range(300))
+    with raises("filter-too-slow", option="filter"):
+        filters.matching(text, frame)
 
 
 def test_words_in_texts_are_no_functions() -> None:
-    predicate("lang = 'sum(x)' OR lang = 'it''s select' OR lower(lang) = 'x' AND NOT (year IN (1, 2))", SCHEMA)
+    columns_of("lang = 'sum(x)' OR lang = 'it''s select' OR lower(lang) = 'x' AND NOT (year IN (1, 2))", SCHEMA)
 
 
 WORDS = ["virus", "vaccine", "mask", "trial", "children", "hospital", "dose", "spread", "school", "test", "nurse"]

@@ -1,22 +1,43 @@
-"""Filters: a predicate over the metadata of documents, evaluated once into the documents that a search may return."""
+"""Filters: a condition over the metadata of documents, evaluated once into the documents that a search may return.
+
+DuckDB reads a condition and evaluates it. Its parser bounds the depth of expressions; of what it reads, only the
+columns, operators and functions that are listed here are accepted.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.runs.index import Allowed
 
+MOST_CHARACTERS = 16_384
+SECONDS = 10.0  # of an evaluation
 _FUNCTIONS = ("lower", "upper", "length", "abs", "coalesce")
-_OPERATORS = ("and", "or", "not", "in", "between", "like", "ilike", "is", "when", "then", "else", "case")
-_QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
-_CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(|\b(select)\b", re.IGNORECASE)
+_OPERATORS = ("+", "-", "*", "/", "//", "%", "||", "~~", "!~~", "~~*", "!~~*")  # with LIKE and ILIKE
+_ESCAPES = ("like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape")
+_EXPRESSIONS = (
+    *("COLUMN_REF", "CONSTANT", "CONJUNCTION", "COMPARISON", "OPERATOR", "BETWEEN", "CASE", "FUNCTION"),
+    *("CAST", "TYPE"),  # which `IS TRUE` contains
+)
+_ELEMENTS = ("ARRAY_EXTRACT", "ARRAY_SLICE", "STRUCT_EXTRACT", "ARRAY_CONSTRUCTOR")  # operators on nested values
+_SETTINGS: dict[str, Any] = {
+    "enable_external_access": False,  # no file and no other database
+    "python_enable_replacements": False,  # and no variable of this program
+    "autoload_known_extensions": False,
+    "threads": 1,  # rows keep their order
+    "max_expression_depth": 100,
+}
 _EXAMPLE = "such as: year >= 2020 AND lang = 'de'"
 
 
@@ -52,52 +73,116 @@ class Metadata:
         Raises:
             InputError: no predicate over the columns; see `predicate`.
         """
-        expression = predicate(text, self.schema)
-        names = expression.meta.root_names()
+        names = columns_of(text, self.schema)
         frame = pl.concat(
             [collections.metadata(corpus, {name: self.schema[name] for name in names}) for corpus in self.corpora]
         )
         if len(self.corpora) > 1:
             frame = frame.filter(pl.col("docid").is_last_distinct())
-        kept = _evaluated(text, expression, frame).fill_null(False).to_numpy()
-        return Allowed(frame["docid"], kept)
+        return Allowed(frame["docid"], matching(text, frame))
 
 
-def predicate(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """Return a condition in the syntax of SQL as an expression.
+def columns_of(text: str, schema: Mapping[str, pl.DataType]) -> list[str]:
+    """Return the columns that a condition in the syntax of SQL reads.
 
     Raises:
         InputError: a syntax error, an unknown column or function, types that cannot be compared, or no condition.
     """
-    try:
-        expression = pl.sql_expr(text)
-    except (pl.exceptions.SQLInterfaceError, pl.exceptions.SQLSyntaxError) as error:
-        problem = f"--filter: {_first_line(error)}; pass a condition in the syntax of SQL, {_EXAMPLE}"
-        raise InputError(problem, code="filter-syntax", option="filter", value=text) from None
-    for call in _CALLED.finditer(_QUOTED.sub("''", text)):
-        name = (call[1] or call[2]).lower()
-        if name not in (*_FUNCTIONS, *_OPERATORS):
-            problem = f"--filter {text}: {name} is not for filters; functions: {', '.join(_FUNCTIONS)}"
-            raise InputError(problem, code="filter-syntax", option="filter", value=text)
-    for column in expression.meta.root_names():
-        if column not in schema:
+    if len(text) > MOST_CHARACTERS:
+        problem = f"--filter: has {len(text):,} characters, at most {MOST_CHARACTERS:,} are read"
+        raise InputError(problem, code="too-long", option="filter", value=len(text), limit=MOST_CHARACTERS)
+    names = dict.fromkeys(_names(text))
+    for name in names:
+        if name not in schema:
             known = ", ".join(f"{name} ({kind})" for name, kind in schema.items()) or "none; see `prepare --metadata`"
-            quotes = "; a text needs single quotes" if f'"{column}"' in text else ""
-            problem = f"--filter: the documents have no column {column} (columns: {known}){quotes}"
-            raise InputError(problem, code="no-such-column", option="filter", column=column, choices=list(schema))
-    kind = _evaluated(text, expression, pl.DataFrame(schema=dict(schema))).dtype
-    if kind != pl.Boolean:
-        problem = f"--filter {text}: is {kind}, not true or false; pass a condition, {_EXAMPLE}"
-        raise InputError(problem, code="other-type", option="filter", value=text)
-    return expression
+            quotes = "; a text needs single quotes" if f'"{name}"' in text else ""
+            problem = f"--filter: the documents have no column {name} (columns: {known}){quotes}"
+            raise InputError(problem, code="no-such-column", option="filter", column=name, choices=list(schema))
+    row: dict[str, Any] = {"docid": pl.String()} | {name: schema[name] for name in names}
+    matching(text, pl.DataFrame({name: [None] for name in row}, schema=row))
+    return list(names)
 
 
-def _evaluated(text: str, expression: pl.Expr, frame: pl.DataFrame) -> pl.Series:
+@cache
+def _database() -> Any:
+    """Return an empty database in memory; each evaluation has a connection of its own."""
+    import duckdb  # slow to import
+
+    return duckdb.connect(config=_SETTINGS)
+
+
+def _statement(text: str) -> str:
+    return f"SELECT ({text}\n) AS kept FROM documents"
+
+
+def _names(text: str) -> Iterator[str]:
+    """Yield the columns of a condition.
+
+    Raises:
+        InputError: more than a condition, or operators and functions that a filter does not have.
+    """
+    import duckdb
+
     try:
-        return frame.with_columns(expression.alias("kept"))["kept"]
-    except pl.exceptions.PolarsError as error:
+        (read,) = _database().cursor().execute("SELECT json_serialize_sql(?)", [_statement(text)]).fetchone() or ("",)
+    except duckdb.Error as error:
+        read = json.dumps({"error": True, "error_message": _first_line(error)})
+    tree = json.loads(read)
+    if tree["error"]:
+        problem = f"--filter: {tree['error_message']}; pass a condition in the syntax of SQL, {_EXAMPLE}"
+        raise InputError(problem, code="filter-syntax", option="filter", value=text)
+    statements = [each["node"] for each in tree["statements"]]
+    selected = [each for node in statements for each in node.get("select_list", ())]
+    tables = [node.get("from_table", {}).get("type") for node in statements]
+    if len(selected) != 1 or tables != ["BASE_TABLE"] or selected[0]["alias"] != "kept":
+        problem = f"--filter {text}: is more than a condition; pass one, {_EXAMPLE}"
+        raise InputError(problem, code="filter-syntax", option="filter", value=text)
+    for node in _nodes(selected[0]):
+        name = node.get("function_name", "").lower()
+        known = node["class"] in _EXPRESSIONS and node["type"] not in _ELEMENTS
+        if not known or (name and name not in (*_FUNCTIONS, *_OPERATORS, *_ESCAPES)):
+            what = name or str(node["type"]).lower()
+            problem = f"--filter {text}: {what} is not for filters; functions: {', '.join(_FUNCTIONS)}"
+            raise InputError(problem, code="filter-syntax", option="filter", value=text)
+        if node["class"] == "COLUMN_REF":
+            yield ".".join(node["column_names"])
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a syntax tree, in the order of the text."""
+    rest = [tree]
+    while rest:
+        node = rest.pop()
+        inner = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
+        rest += reversed(inner)
+        if isinstance(node, dict) and "class" in node:
+            yield node
+
+
+def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return whether a condition is true for each row; it is not where it is null."""
+    import duckdb
+
+    connection = _database().cursor()
+    connection.register("documents", frame.to_arrow())
+    clock = Timer(SECONDS, connection.interrupt)
+    clock.start()
+    try:
+        kept = connection.sql(_statement(text)).to_arrow_table()["kept"]
+    except duckdb.InterruptException:
+        problem = f"--filter {text}: takes longer than {SECONDS:g} seconds"
+        raise InputError(problem, code="filter-too-slow", option="filter", value=text) from None
+    except duckdb.Error as error:
         problem = f"--filter {text}: {_first_line(error)}"
         raise InputError(problem, code="other-type", option="filter", value=text) from None
+    finally:
+        clock.cancel()
+        connection.close()
+    values = pl.Series("kept", kept)
+    if values.dtype != pl.Boolean:
+        problem = f"--filter {text}: is {values.dtype}, not true or false; pass a condition, {_EXAMPLE}"
+        raise InputError(problem, code="other-type", option="filter", value=text)
+    return values.fill_null(False).to_numpy()
 
 
 def _first_line(error: Exception) -> str:
