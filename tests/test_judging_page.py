@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,33 @@ def test_a_typed_query_is_judged_next_and_its_text_is_kept(folder: Path, tmp_pat
         assert state(server, "ben")["progress"]["queries"] == known
         assert pair_of(state(server, "anna"))[0] == qid, "a query that is begun is continued"
     assert dict(read_queries(journal).select("qid", "text").iter_rows()) == {qid: "whales of the sea"}
+
+
+@pytest.fixture
+def unasked(folder: Path, tmp_path: Path) -> Iterator[None]:
+    """The collection has no queries during the test."""
+    collection = folder / "made" / "collection"
+    kept = [(file, tmp_path / file.name) for name in ("queries", "qrels") for file in collection.glob(f"{name}.*")]
+    for file, place in kept:
+        file.rename(place)
+    yield
+    for file, place in kept:
+        place.rename(file)
+
+
+@pytest.mark.usefixtures("unasked")
+def test_without_queries_typed_ones_are_judged(folder: Path, tmp_path: Path) -> None:
+    with serving(folder, tmp_path / "j.jsonl") as server:
+        assert server.get("/api/comparison").json["queries"] == []
+        empty = state(server, "anna")
+        assert (empty["hit"], empty["progress"]["queries"]) == (None, 0)
+        with ThreadPoolExecutor(12) as pool:
+            typed = [{"rater": "anna", "text": f"whales and salt {number}"} for number in range(12)]
+            done = list(pool.map(lambda body: post(server, body, "/api/judging/queries"), typed))
+        assert {answer.status for answer in done} == {200}
+        assert state(server, "anna")["progress"]["queries"] == 12
+        answered(server, "anna", 1, grade=2)
+        assert server.get("/api/comparison").status == 200
 
 
 def test_a_torn_journal_is_served_and_a_damaged_one_refused(folder: Path, tmp_path: Path) -> None:

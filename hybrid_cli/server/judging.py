@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route
 
-from hybrid_cli import artifacts
+from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SKIPPED, Answer, Journal, Pair, is_rater, now
 from hybrid_cli.collections.judgments import JournalJudgments
@@ -156,27 +156,31 @@ class Searched:
         live: Live,
         queries: pl.DataFrame,
         measure: str,
-        before: Searched | None = None,
         done: Callable[[int], None] = lambda queries: None,
     ) -> Searched:
-        """Search queries (qid, text) in every column, and add them to the hits `before`; report the number searched."""
-        parts = {system: [] if before is None else [before.tables[system]] for system in live.systems}
+        """Search queries (qid, text) in every column; report the number searched."""
+        parts: dict[str, list[pl.DataFrame]] = {system: [runs.empty()] for system in live.systems}
         for begin in range(0, len(queries), _BATCH):
             for system in live.systems:
                 parts[system].append(live.search(queries[begin : begin + _BATCH], _HITS, system).select(_RUN))
             done(begin + _BATCH)
         tables = {system: pl.concat(frames) for system, frames in parts.items()}
-        runs = {system: Run.of(table) for system, table in tables.items()}
-        sides = {name: runs[name] for name in live.sides}
+        return cls._of_tables(live, dict(queries.select("qid", "text").iter_rows()), tables, measure)
+
+    @classmethod
+    def _of_tables(
+        cls, live: Live, queries: dict[str, str], tables: dict[str, pl.DataFrame], measure: str
+    ) -> Searched:
+        opened = {system: Run.of(table) for system, table in tables.items()}
+        sides = {name: opened[name] for name in live.sides}
         dense = live.kinds.index("dense") if sorted(live.kinds) == ["dense", "lexical"] else None
-        texts = dict(queries.select("qid", "text").iter_rows())
-        return cls(
-            live,
-            (before.queries if before else {}) | texts,
-            tables,
-            ComparedRuns(sides, dense, measure),
-            [*runs.values(), *at_weights(sides)],
-        )
+        compared = ComparedRuns(sides, dense, measure)
+        return cls(live, queries, tables, compared, [*opened.values(), *at_weights(sides)])
+
+    def __add__(self, other: Searched) -> Searched:
+        """Return the hits of the queries of both."""
+        tables = {system: pl.concat([table, other.tables[system]]) for system, table in self.tables.items()}
+        return self._of_tables(self.live, self.queries | other.queries, tables, self.compared.measure)
 
 
 @dataclass
@@ -236,20 +240,13 @@ class Judging:
         return self._searched is not None and self._searched.live is self.state.live
 
     def _chosen_queries(self) -> pl.DataFrame:
-        """Return qid and text of the judged queries, and of others in random order.
-
-        Raises:
-            InputError: no queries.
-        """
+        """Return qid and text of the judged queries, and of others in random order."""
         queries = self.state.queries.select("qid", "text")
         known = set(queries["qid"])
         with self._lock:
             judged = {qid for answers in self.journal.standing.values() for qid, _ in answers}
             typed = [(qid, text) for qid, text in self.journal.queries.items() if qid not in known]
         queries = pl.concat([queries, pl.DataFrame(typed, queries.schema, orient="row")])
-        if queries.is_empty():
-            problem = "no queries to judge; start the server with --collection, or type a query"
-            raise InputError(problem, code="no-queries", option="collection")
         order = sorted(queries["qid"], key=lambda qid: (qid not in judged, draw(0, "judge", qid)))[:_MOST_QUERIES]
         return queries.filter(pl.col("qid").is_in(order))
 
@@ -258,9 +255,21 @@ class Judging:
         searched = self.search()
         with self._lock:
             if rater not in self._sessions:
-                pooled = pools(searched.runs, _DEPTH, draw(0, "rater", rater) >> 1)
+                pooled = _pooled(searched, rater)
                 self._sessions[rater] = JudgingSession(JournalJudgments(self.journal, rater), pooled, len(pooled))
             return self._sessions[rater]
+
+    def _join(self, found: Searched) -> None:
+        """Add a further query to the searched ones and to all sessions, unless the retriever was opened again."""
+        with self._lock:
+            searched = self._searched
+            if searched is None or searched.live is not found.live:
+                return
+            if not found.queries.keys() <= searched.queries.keys():  # nobody typed it meanwhile
+                self._searched, self._verdict = searched + found, None
+                for rater, session in self._sessions.items():
+                    session.pools += _pooled(found, rater)
+                    session.stop_after = len(session.pools)
 
     def add_query(self, rater: str, text: str) -> Json:
         """Pool the hits of a query that a person typed; it is asked next."""
@@ -268,16 +277,13 @@ class Judging:
         text = " ".join(text.split())
         if not text or len(text) > _LONGEST:
             raise InputError(f"text: needs 1 to {_LONGEST:,} characters", code="no-query", option="text")
-        searched = self.search()
-        qid = next((known for known, asked in searched.queries.items() if asked == text), None)
-        if qid is None:
-            qid = self._qid(text)
-            query = pl.DataFrame({"qid": [qid], "text": [text]})
-            new = Searched.of(searched.live, query, self.state.settings.measure, searched)
-            with self._lock:
-                self._searched, self._sessions, self._verdict = new, {}, None
+        qid = self._qid(text)
+        query = pl.DataFrame({"qid": [qid], "text": [text]})
+        while qid not in self.search().queries:
+            self._join(Searched.of(self.search().live, query, self.state.settings.measure))
         session = self.session(rater)
-        session.pools.sort(key=lambda pool: pool.qid != qid)
+        with self._lock:
+            session.pools.sort(key=lambda pool: pool.qid != qid)
         return self.content(rater)
 
     def _qid(self, text: str) -> str:
@@ -456,6 +462,11 @@ class Judging:
             if not (self._sessions and self._whole()["decided"]):
                 raise InputError("the evidence does not suffice yet; judge more queries", code="undecided")
         return str(self.state.tune(self.state.live, self.journal.path))
+
+
+def _pooled(searched: Searched, rater: str) -> list[Pool]:
+    """Return the pools of the queries, whose hits have an order of the person's own."""
+    return pools(searched.runs, _DEPTH, draw(0, "rater", rater) >> 1)
 
 
 def _verdict(searched: Searched, judged: JudgedQueries) -> Json:

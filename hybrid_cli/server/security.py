@@ -161,7 +161,7 @@ class Guard:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 raise Refused(415, "not-json", "needs the content type application/json")
-            if self.writes(path) and not program and "sec-fetch-site" not in headers:
+            if self.writes(path) and not program and "origin" not in headers:
                 problem = "a program that writes needs the token: Authorization: Bearer TOKEN"
                 raise Refused(401, "no-token", problem)
         return None
