@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +51,22 @@ class OpenIndex:
         index: the index, or several and their fusion.
         documents: titles and texts; None if the corpora are not at the paths recorded in the index.
         parts: the manifests of each index, several for one of shards.
+        opened: the call that opened it, which a copy in another process repeats.
     """
 
     index: Index
     documents: TextStore | None
     parts: Sequence[Sequence[Manifest]] = ()
+    opened: Callable[[], OpenIndex] | None = None
+
+    def __reduce__(self) -> tuple[Callable[[], OpenIndex], tuple[()]]:
+        """Pickle the call that opened it."""
+        assert self.opened is not None
+        return self.opened, ()
+
+    def __deepcopy__(self, memo: object) -> OpenIndex:
+        """Return the same index, which never changes."""
+        return self
 
     def search(
         self, queries: QueriesLike, k: int = 10, filter: str | None = None, min_probability: float | None = None
@@ -121,7 +132,8 @@ def open_retriever(path: PathLike, **options: Any) -> OpenIndex:
     settings = SearchOptions(**options)
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
     files = RetrieverFiles.read(retriever_at(folder) or folder)
-    return OpenIndex(retrievers.open_retriever(files, settings), _documents(files.manifests), files.manifests)
+    index, again = retrievers.open_retriever(files, settings), partial(open_retriever, path, **options)
+    return OpenIndex(index, _documents(files.manifests), files.manifests, again)
 
 
 def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> OpenIndex:
@@ -140,16 +152,16 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     folders = _local(*paths)
     if not folders:
         raise InputError("open_index: needs the path of an index", code="missing-value", option="paths")
-    parts = manifests_of(folders)
+    parts, again = manifests_of(folders), partial(open_index, *paths, weights=weights, **options)
     settings = SearchOptions(**options)
     kinds = frozenset[str]().union(*(index_kinds(manifests[0]) for manifests in parts))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
     belongs_together(indexes=dict(zip(folders, parts, strict=True)))
     if len(folders) > 1:
-        return OpenIndex(retrievers.open_fused(folders, parts, settings, weights), _documents(parts), parts)
+        return OpenIndex(retrievers.open_fused(folders, parts, settings, weights), _documents(parts), parts, again)
     if weights is not None:
         raise InputError("open_index: weights need several indexes", code="option-does-not-apply", option="weights")
-    return OpenIndex(retrievers.open_searchable(folders[0], settings), _documents(parts), parts)
+    return OpenIndex(retrievers.open_searchable(folders[0], settings), _documents(parts), parts, again)
 
 
 def _documents(parts: Sequence[Sequence[Manifest]]) -> TextStore | None:

@@ -1,6 +1,8 @@
 """The Python interface: indexes, runs, texts in memory, adapters for other libraries."""
 
 import asyncio
+import copy
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -223,9 +225,20 @@ def test_langchain(retriever: Path, hits: pl.DataFrame) -> None:
     documents = adapter.invoke(QUERY)
     assert [document.id for document in documents] == hits["docid"].to_list()
     assert [document.page_content for document in documents] == hits["text"].to_list()
-    assert [document.metadata["score"] for document in documents] == hits["score"].to_list()
-    assert documents[0].metadata["bm25_rank"] == hits["bm25_rank"][0]
+    assert [document.hit["score"] for document in documents] == hits["score"].to_list()
+    assert documents[0].hit["bm25_rank"] == hits["bm25_rank"][0]
     assert [each.id for each in asyncio.run(adapter.ainvoke(QUERY))] == hits["docid"].to_list()
+    assert adapter.invoke(QUERY, k=1) == asyncio.run(adapter.ainvoke(QUERY, k=1)) == documents[:1]
+    for filtered in (adapter.invoke, lambda *words, **options: asyncio.run(adapter.ainvoke(*words, **options))):
+        with raises("no-such-column", column="tenant"):
+            filtered(QUERY, filter="tenant = 'mine'")
+        with pytest.raises(TypeError):
+            filtered(QUERY, tenant="mine")
+    others = {each.id: each for each in adapter.invoke(f"{QUERY} again", k=20)}
+    assert others[documents[0].id] == documents[0]
+    assert others[documents[0].id].hit["score"] != documents[0].hit["score"]
+    for copied in (copy.deepcopy(adapter), pickle.loads(pickle.dumps(adapter))):
+        assert copied.invoke(QUERY) == documents
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 
+from hybrid_cli.adapters import metadata_of
 from hybrid_cli.api import OpenIndex, open_retriever
 
 
@@ -36,23 +37,23 @@ class HybridRetriever:
         self._index = self._index or open_retriever(self.path)
 
     @component.output_types(documents=list[Document])  # type: ignore[untyped-decorator]
-    def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
+    def run(self, query: str, top_k: int | None = None, filter: str | None = None) -> dict[str, list[Document]]:
         """Return the documents of a query.
 
         Args:
             query: text of the query.
-            top_k: documents, in place of those of the component.
+            top_k, filter: in place of those of the component.
         """
         self.warm_up()
         assert self._index is not None
-        hits = self._index.search(query, top_k or self.top_k, self.filter, self.min_probability)
+        hits = self._index.search(query, top_k or self.top_k, filter or self.filter, self.min_probability)
         return {
             "documents": [
                 Document(
                     id=hit["docid"],
                     content=hit.get("text") or "",
                     score=hit["score"],
-                    meta={name: value for name, value in hit.items() if name not in ("qid", "text", "score", "docid")},
+                    meta=metadata_of(hit),
                 )
                 for hit in hits.iter_rows(named=True)
             ]

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
+from hybrid_cli.adapters import metadata_of
 from hybrid_cli.api import OpenIndex, open_retriever
+
+
+class Hit(Document):
+    """A document that a query returned; documents are equal whatever their scores.
+
+    Attributes:
+        hit: rank, score, and rank and score in each index.
+    """
+
+    hit: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the documents."""
+        if not isinstance(other, Document):
+            return NotImplemented
+        return (self.id, self.page_content, self.metadata) == (other.id, other.page_content, other.metadata)
+
+    __hash__ = None  # type: ignore[assignment]  # as of every `Document`
 
 
 class HybridRetriever(BaseRetriever):
@@ -37,13 +57,29 @@ class HybridRetriever(BaseRetriever):
         super().model_post_init(context)
         self._index = open_retriever(self.path)
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        hits = self._index.search(query, self.k, self.filter, self.min_probability)
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun | None = None,
+        k: int | None = None,
+        filter: str | None = None,
+        min_probability: float | None = None,
+    ) -> list[Document]:
+        """Return the hits of a query; `k`, `filter` and `min_probability` replace those of the retriever."""
+        least = self.min_probability if min_probability is None else min_probability
+        hits = self._index.search(query, k or self.k, filter or self.filter, least)
         return [
-            Document(
+            Hit(
                 id=hit["docid"],
                 page_content=hit.get("text") or "",
-                metadata={name: value for name, value in hit.items() if name not in ("qid", "text")},
+                metadata=metadata_of(hit),
+                hit={name: value for name, value in hit.items() if name not in ("qid", "docid", "title", "text")},
             )
             for hit in hits.iter_rows(named=True)
         ]
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
+    ) -> list[Document]:
+        return await asyncio.to_thread(self._get_relevant_documents, query, **options)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
+from hybrid_cli.adapters import metadata_of
 from hybrid_cli.api import open_retriever
 
 
@@ -31,12 +34,11 @@ class HybridRetriever(BaseRetriever):  # type: ignore[misc]  # mypy does not see
         hits = self._index.search(query_bundle.query_str, *self._options)
         return [
             NodeWithScore(
-                node=TextNode(
-                    id_=hit["docid"],
-                    text=hit.get("text") or "",
-                    metadata={name: value for name, value in hit.items() if name not in ("qid", "text", "score")},
-                ),
+                node=TextNode(id_=hit["docid"], text=hit.get("text") or "", metadata=metadata_of(hit)),
                 score=hit["score"],
             )
             for hit in hits.iter_rows(named=True)
         ]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)

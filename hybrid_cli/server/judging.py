@@ -168,9 +168,7 @@ class Searched:
         return cls._of_tables(live, dict(queries.select("qid", "text").iter_rows()), tables, measure)
 
     @classmethod
-    def _of_tables(
-        cls, live: Live, queries: dict[str, str], tables: dict[str, pl.DataFrame], measure: str
-    ) -> Searched:
+    def _of_tables(cls, live: Live, queries: dict[str, str], tables: dict[str, pl.DataFrame], measure: str) -> Searched:
         opened = {system: Run.of(table) for system, table in tables.items()}
         sides = {name: opened[name] for name in live.sides}
         dense = live.kinds.index("dense") if sorted(live.kinds) == ["dense", "lexical"] else None
