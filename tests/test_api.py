@@ -222,7 +222,7 @@ def test_langchain(retriever: Path, hits: pl.DataFrame) -> None:
     from hybrid_cli.adapters.langchain import HybridRetriever
 
     adapter = HybridRetriever(path=str(retriever), k=3)
-    documents = adapter.invoke(QUERY)
+    documents: list[Any] = adapter.invoke(QUERY)
     assert [document.id for document in documents] == hits["docid"].to_list()
     assert [document.page_content for document in documents] == hits["text"].to_list()
     assert [document.hit["score"] for document in documents] == hits["score"].to_list()
@@ -234,7 +234,7 @@ def test_langchain(retriever: Path, hits: pl.DataFrame) -> None:
             filtered(QUERY, filter="tenant = 'mine'")
         with pytest.raises(TypeError):
             filtered(QUERY, tenant="mine")
-    others = {each.id: each for each in adapter.invoke(f"{QUERY} again", k=20)}
+    others: dict[str, Any] = {str(each.id): each for each in adapter.invoke(f"{QUERY} again", k=20)}
     assert others[documents[0].id] == documents[0]
     assert others[documents[0].id].hit["score"] != documents[0].hit["score"]
     for copied in (copy.deepcopy(adapter), pickle.loads(pickle.dumps(adapter))):

@@ -254,6 +254,15 @@ def test_without_queries_typed_ones_are_judged(folder: Path, tmp_path: Path) -> 
         assert server.get("/api/comparison").status == 200
 
 
+def test_a_browser_over_plain_http_writes_and_programs_need_the_token(server: Served) -> None:
+    """Such a browser sends no `Sec-Fetch-Site`."""
+    hit = state(server, "plain")["hit"]
+    body = {"rater": "plain", "id": "plain-00000001", "qid": hit["qid"], "docid": hit["docid"], "grade": 1}
+    own = f"http://127.0.0.1:{server.port}"
+    sent = [{"origin": own}, {"origin": "http://elsewhere.test"}, {"sec_fetch_site": "none"}, {}]
+    assert [server.ask("POST", "/api/judgments", body, **headers).status for headers in sent] == [200, 403, 401, 401]
+
+
 def test_a_torn_journal_is_served_and_a_damaged_one_refused(folder: Path, tmp_path: Path) -> None:
     journal = tmp_path / "j.jsonl"
     whole = '{"qid": "001", "docid": "salt", "grade": 3, "rater": "anna"}\n'
