@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -240,7 +242,63 @@ def test_a_server_without_structured_output_gets_plain_requests(two_runs: Path, 
     assert sum("response_format" in body for body in server.bodies) == 1
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:8000", "http://"])
+def test_a_model_with_its_own_temperature_and_its_thoughts_judges(two_runs: Path, server: Server) -> None:
+    """Its answer is in another field; the address has a query string."""
+
+    def reply(body: dict[str, Any]) -> tuple[int, str]:
+        if "temperature" in body:
+            return 400, "temperature: only the default is supported"
+        status, text = good(body)
+        message = json.loads(text)["choices"][0]["message"]
+        answer = {"content": None, "reasoning_content": f"Hm. {message['content']}"}
+        return status, json.dumps({"choices": [{"message": answer}]})
+
+    server.reply = reply
+    assert judged(f"{server.url}/?api-version=2", "--concurrency", 1).says("judged", left=0)
+    assert {each["path"] for each in server.headers} == {"/v1/chat/completions?api-version=2"}
+    assert all("response_format" in body for body in server.bodies)
+
+
+def test_an_answer_that_trickles_ends_after_the_timeout(two_runs: Path) -> None:
+    """A limit of each read would wait for ever; SIGTERM ends the calls too."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def trickle() -> None:
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=slowly, args=[connection], daemon=True).start()
+
+    def slowly(connection: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection.sendall(b"H")
+                time.sleep(0.05)
+
+    threading.Thread(target=trickle, daemon=True).start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    assert judged(url, "--timeout", 0.3, "--concurrency", 1).problem == "server-down"
+    words = ["judge", "tiny", "--split", "test", *RUNS, "--llm", url, "--model", "m", "--output", "m.tsv"]
+    process = subprocess.Popen([sys.executable, "-m", "hybrid_cli", *words], stderr=subprocess.PIPE)
+    listening.settimeout(60)
+    while process.poll() is None and not Path("m.tsv.answers").exists():
+        time.sleep(0.1)
+    time.sleep(1)
+    process.terminate()
+    assert process.wait(20) != 0
+    listening.close()
+
+
+@pytest.mark.parametrize(("key", "status"), [("two\nlines", "not-a-key"), ("ends\n", "")])
+def test_a_key_that_is_no_header_is_not_printed(
+    two_runs: Path, server: Server, monkeypatch: pytest.MonkeyPatch, key: str, status: str
+) -> None:
+    monkeypatch.setenv("HYBRID_API_KEY", key)
+    done = judged(server)
+    assert done.problem == status
+    assert "lines" not in done.err
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:8000", "http://", "http://[::1"])
 def test_only_web_addresses_are_servers(two_runs: Path, url: str) -> None:
     assert judged(url).is_problem("not-a-url", option="llm")
 
@@ -249,7 +307,7 @@ def test_only_web_addresses_are_servers(two_runs: Path, url: str) -> None:
     "answer",
     [
         *("I would say 2.", "", "[2]", "null", '{"id": "k"}', '{"grade": 2}', '{"id": "other", "grade": 2}'),
-        *(f'{{"id": "k", "grade": {grade}' for grade in ("4}", "-1}", "2.0}", '"2"}', "true}", "2} done")),
+        *(f'{{"id": "k", "grade": {grade}' for grade in ("4}", "-1}", "2.0}", '"2"}', "true}")),
         "[" * 100_000,
     ],
 )
@@ -258,7 +316,14 @@ def test_answers_that_are_no_grade_of_the_question(answer: str) -> None:
         grade_of_answer(answer, "k")
 
 
-@pytest.mark.parametrize("answer", ['{"id": "k", "grade": 2}', '```json\n{"grade": 2, "id": "k"}\n```'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"id": "k", "grade": 2}',
+        '```json\n{"grade": 2, "id": "k"}\n```',
+        '<think>{"grade": 0} or {a}?</think>\nSo: {"id": "k", "grade": 2, "why": {"a": "}"}} done',
+    ],
+)
 def test_answers_with_a_grade(answer: str) -> None:
     assert grade_of_answer(answer, "k") == 2
 
@@ -270,7 +335,7 @@ def test_bad_answers_are_asked_for_again_then_skipped_and_counted(two_runs: Path
     server.reply = some
     done = judged(server, "--concurrency", 1)
     skipped = sum(grade(body) == 0 for body in server.bodies) // 2
-    assert done.says("bad-answers", count=skipped, reasons=["no JSON"])
+    assert done.says("bad-answers", count=skipped, reasons=["no JSON object with a grade"])
     assert done.says("judged", left=skipped)
     assert {row[3] for row in lines_of(Path("machine.tsv"))} <= {"1", "2", "3"}
     server.reply = good
@@ -345,7 +410,8 @@ def test_a_command_judges(two_runs: Path) -> None:
     words = ["judge", "tiny", "--split", "test", *RUNS, "--output", "machine.tsv"]
     assert hybrid(*words, "--command", f"{sys.executable} mine.py").says("judged", left=0)
     assert lines_of(Path("machine.tsv"))[0][1].endswith("mine.py")
-    assert hybrid(*words, "--command", "no-such-program").is_problem("cannot-start", option="command")
+    for command in ("no-such-program", "open 'quote"):
+        assert hybrid(*words, "--command", command).is_problem("cannot-start", option="command")
     assert hybrid(*words, "--command", "true").is_problem("command-ended", option="command")
 
 

@@ -15,16 +15,17 @@ import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from http.client import HTTPException
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -67,7 +68,8 @@ _SCHEMA = {
     "required": ["id", "grade"],
     "additionalProperties": False,
 }
-_FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
+_MOST_BRACES = 64  # of an answer, from its end, where an object may begin
+_OPTIONAL = ("temperature", "response_format")  # fields of a request that a server may refuse
 
 
 @dataclass(frozen=True)
@@ -154,20 +156,16 @@ def grade_of_answer(text: str, expected: str, required: bool = True) -> int:
     """Return the grade in `{"id": ..., "grade": ...}`.
 
     Args:
-        text: answer of the machine; a fenced block is accepted.
+        text: answer of the machine; thoughts and prose before the object, and a fence around it, are accepted.
         expected: id of the question.
         required: the answer must have the id; otherwise it may.
 
     Raises:
         BadAnswerError: prose, other JSON, a grade out of range, or the id of another question.
     """
-    fenced = _FENCE.fullmatch(text.strip())
-    try:
-        content = json.loads(fenced[1] if fenced else text)
-    except (ValueError, RecursionError):
-        raise BadAnswerError("no JSON") from None
-    if not isinstance(content, dict):
-        raise BadAnswerError("no JSON object")
+    content = _last_object(text)
+    if content is None:
+        raise BadAnswerError("no JSON object with a grade")
     if content.get("id", None if required else expected) != expected:
         raise BadAnswerError("the id of another question")
     grade = content.get("grade")
@@ -176,7 +174,63 @@ def grade_of_answer(text: str, expected: str, required: bool = True) -> int:
     return grade
 
 
+def _last_object(text: str) -> dict[str, Any] | None:
+    """Return the last JSON object with a grade in a text."""
+    for brace in [match.start() for match in re.finditer(r"\{", text)][: -_MOST_BRACES - 1 : -1]:
+        with contextlib.suppress(ValueError, RecursionError):
+            content, _ = json.JSONDecoder().raw_decode(text, brace)
+            if "grade" in content:
+                return dict(content)
+    return None
+
+
 # ---------------------------------------------------------------------------------------------------------------- chat
+
+
+class _Http(HTTPConnection):
+    """A connection whose socket is known to the handler that opened it."""
+
+    def __init__(self, opened: Callable[[socket.socket], None], *words: Any, **options: Any):
+        super().__init__(*words, **options)
+        self._opened = opened
+
+    def connect(self) -> None:
+        """Connect."""
+        super().connect()
+        self._opened(self.sock)
+
+
+class _Https(_Http, HTTPSConnection):
+    """An encrypted connection."""
+
+
+class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens one connection at a time for each thread; `end` ends it, whatever the thread waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sockets: dict[int, socket.socket] = {}
+
+    def http_open(self, request: urllib.request.Request) -> HTTPResponse:
+        """Open a connection."""
+        return self.do_open(partial(_Http, self._open), request)  # type: ignore[arg-type]
+
+    def https_open(self, request: urllib.request.Request) -> HTTPResponse:
+        """Open an encrypted connection."""
+        return self.do_open(partial(_Https, self._open), request)  # type: ignore[arg-type]
+
+    def _open(self, opened: socket.socket) -> None:
+        self._sockets[threading.get_ident()] = opened
+
+    def end(self, thread: int) -> None:
+        """End the connection of a thread."""
+        with contextlib.suppress(KeyError, OSError):  # closed before
+            self._sockets.pop(thread).shutdown(socket.SHUT_RDWR)
+
+    def end_all(self) -> None:
+        """End all connections."""
+        for thread in list(self._sockets):
+            self.end(thread)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -204,16 +258,26 @@ class ChatJudge(Judge):
     timeout: float = TIMEOUT
     most_calls: int | None = None
     calls: int = 0
-    _structured: bool = True
+    _optional: tuple[str, ...] = _OPTIONAL
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _sleep: Callable[[float], None] = time.sleep
+    _closed: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise option_error("llm", self.url, "is no URL of a server: http://HOST:PORT/v1", code="not-a-url")
-        self._endpoint = self.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        path = parts.path.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
+        self._endpoint = parts._replace(path=path, fragment="").geturl()
+        self._headers = {"Content-Type": "application/json"}
+        if secret := os.environ.get(KEY_VARIABLE, "").strip():
+            if not (secret.isascii() and secret.isprintable()):
+                raise HybridError(f"{KEY_VARIABLE}: is no key, which has printable characters", code="not-a-key")
+            self._headers["Authorization"] = f"Bearer {secret}"
+        self._connections = _Connections()
+        self._opener = urllib.request.build_opener(_NoRedirect, self._connections)
         self.name = in_one_word(self.model)
         self.identity = json.dumps(["chat", self.model, PROMPT_VERSION, self.guidelines])  # the server may move
 
@@ -230,46 +294,56 @@ class ChatJudge(Judge):
         """Return the content of the answer; errors of a moment are retried after a delay."""
         problem = ""
         for delay in (*DELAYS, None):
-            structured = self._structured
+            optional = self._optional
             try:
-                return self._content(self._post(chat, structured))
+                return self._content(self._post(chat, optional))
             except urllib.error.HTTPError as error:
                 problem = self._reason(error)
-                if error.code in (400, 422) and structured:  # the server may not know the field
-                    self._structured = False
+                if error.code in (400, 422) and optional:  # the server may not know a field, or its value
+                    refused = next((name for name in optional if name in problem), optional[-1])
+                    self._optional = tuple(name for name in optional if name != refused)
                     continue
                 if error.code != 429 and error.code < 500:
                     raise self._failure(f"refuses the request: {problem}", "server-refuses", error.code) from None
                 asked = error.headers.get("Retry-After", "")
-                wait = float(asked) if asked.isdigit() else 0.0
+                wait = float(asked) if asked.isascii() and asked.isdigit() else 0.0
             except (OSError, HTTPException) as error:  # refused, no such host, timeout, connection lost
                 problem, wait = str(getattr(error, "reason", error)) or type(error).__name__, 0.0
             if delay is not None:
-                self._sleep(min(max(wait, delay * random.uniform(1, 1.5)), _LONGEST_DELAY))
+                self._closed.wait(min(max(wait, delay * random.uniform(1, 1.5)), _LONGEST_DELAY))
+            if self._closed.is_set():
+                break
         raise self._failure(f"gives no answer after {len(DELAYS) + 1} calls: {problem}", "server-down")
 
-    def _post(self, chat: list[dict[str, str]], structured: bool) -> bytes:
+    def _post(self, chat: list[dict[str, str]], optional: Sequence[str]) -> bytes:
         with self._lock:
             if self.most_calls is not None and self.calls >= self.most_calls:
                 raise SpentError
             self.calls += 1
-        body: dict[str, Any] = {"model": self.model, "messages": chat, "temperature": 0}
-        if structured:
-            schema = {"name": "grade", "strict": True, "schema": _SCHEMA}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        headers = {"Content-Type": "application/json"}
-        if secret := os.environ.get(KEY_VARIABLE):
-            headers["Authorization"] = f"Bearer {secret}"
-        request = urllib.request.Request(self._endpoint, json.dumps(body).encode(), headers)
-        with self._opener.open(request, timeout=self.timeout) as answer:
-            return bytes(answer.read(_MOST_BYTES))
+        schema = {"name": "grade", "strict": True, "schema": _SCHEMA}
+        further = {"temperature": 0, "response_format": {"type": "json_schema", "json_schema": schema}}
+        body = {"model": self.model, "messages": chat} | {name: further[name] for name in optional}
+        request = urllib.request.Request(self._endpoint, json.dumps(body).encode(), self._headers)
+        clock = threading.Timer(self.timeout, self._connections.end, [threading.get_ident()])
+        clock.start()
+        try:
+            with self._opener.open(request, timeout=self.timeout) as answer:
+                return bytes(answer.read(_MOST_BYTES))
+        finally:
+            clock.cancel()
+
+    def close(self) -> None:
+        """End the running calls."""
+        self._closed.set()
+        self._connections.end_all()
 
     @staticmethod
     def _content(body: bytes) -> str:
         """Return the text of the first choice."""
         try:
-            content = json.loads(body)["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError, RecursionError):
+            message = json.loads(body)["choices"][0]["message"]
+            content = message.get("content") or message.get("reasoning_content")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise BadAnswerError("no chat completion") from None
         if not isinstance(content, str):
             raise BadAnswerError("no text")
@@ -298,10 +372,10 @@ class CommandJudge(Judge):
     def __init__(self, command: str, timeout: float = TIMEOUT):
         self.name, self.identity = in_one_word(command), json.dumps(["command", command])
         self._lock, self._timeout, self._late = threading.Lock(), timeout, False
-        words, pipe = shlex.split(command), subprocess.PIPE
+        pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, process_group=0)
-        except (OSError, IndexError) as error:
+            self._process = subprocess.Popen(shlex.split(command), stdin=pipe, stdout=pipe, text=True, process_group=0)
+        except (OSError, IndexError, ValueError) as error:
             raise option_error("command", command, f"cannot be started: {error}", code="cannot-start") from None
         self._command = command
 
