@@ -11,6 +11,7 @@ import pytest
 from command import Notices, hybrid, ran, refused
 from scipy import stats
 from small_artifacts import write_run
+from tiny_collection import write_lines
 
 from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.evaluation.gate import Baseline, deviation_of, drop_p_values, smallest_drop
@@ -70,8 +71,8 @@ def gated(run: Path, **options: Any) -> Gated:
         (ranks(), 0.01, 0),
         (ranks(lost=10), 0.01, 1),  # 10 of 40 lose .5: a mean of .125
         (ranks(lost=10), 0.2, 0),  # within the tolerance
-        (ranks(lost=3, to=10), 0.0, 0),  # a loss of three queries may be chance: 1/8
-        (ranks(lost=4, to=10), 0.0, 0),  # 1/16
+        (ranks(lost=3, to=10), 0.0, 4),  # a loss of three queries may be chance: 1/8
+        (ranks(lost=4, to=10), 0.0, 4),  # 1/16
         (ranks(lost=5, to=10), 0.0, 1),  # 1/32
     ],
     ids=["equal", "loss", "within", "three", "four", "five"],
@@ -124,10 +125,10 @@ def test_p_values_of_several_measures_are_those_of_holm(stored: Path) -> None:
     run_of(Path("now.parquet"), ranks(lost=5, to=10))
     result = gated(Path("now.parquet"), max_drop=0.0)
     assert ",".join(test.measure for test in result.tests) == measures
-    assert result.passed, "1/32 in each of three measures"
+    assert result.verdict == "undecided", "1/32 in each of three measures"
     assert [test.p for test in result.tests] == pytest.approx([3 / 32] * 3, abs=0.01)
     alone = gated(Path("now.parquet"), max_drop=0.0, measure=["Success@5"])
-    assert not alone.passed
+    assert alone.verdict == "failed"
     assert alone.tests[0].p == pytest.approx(1 / 32, abs=0.004)
 
 
@@ -165,6 +166,37 @@ def test_bad_input_is_refused_in_one_line(stored: Path) -> None:
     content["queries"]["q03"]["values"] = []
     Path("short.json").write_text(json.dumps(content))
     refused("gate", "before.parquet", *BASELINE[:3], "short.json", problem="damaged", id="q03")
+    refused("gate", "before.parquet", *MRR, "--max-drop", 1.0, problem="out-of-range", option="max_drop")
+
+
+@pytest.mark.parametrize(("queries", "measures", "enough"), [(4, "MRR@10", 5), (5, "MRR@10,R@10", 6)])
+def test_a_gate_that_cannot_fail_is_not_written(workdir: Path, queries: int, measures: str, enough: int) -> None:
+    """It passed after a fall from 1 to 0."""
+    qids = QUERIES[:enough]
+    run_of(workdir / "before.parquet", dict.fromkeys(qids, 1))
+    run_of(workdir / "now.parquet", dict.fromkeys(qids, 0))
+    words = [*BASELINE, "--measure", measures]
+    qrels_of(workdir / "qrels.tsv", qids[:queries])
+    assert hybrid("gate", "before.parquet", *words, "--write").is_problem("too-few-queries", count=queries)
+    qrels_of(workdir / "qrels.tsv", qids)
+    ran("gate", "before.parquet", *words, "--write")
+    assert hybrid("gate", "now.parquet", *words).code == 1
+
+
+def test_a_deleted_document_is_no_regression(workdir: Path) -> None:
+    documents = [f"d{number}" for number in range(10)]
+    write_lines(workdir / "docs.jsonl", [{"docid": docid, "text": f"text number {docid}"} for docid in documents])
+    write_lines(workdir / "few.jsonl", [{"docid": docid, "text": f"text number {docid}"} for docid in documents[1:]])
+    (workdir / "queries.tsv").write_text("".join(f"q{docid}\t{docid}\n" for docid in documents))
+    (workdir / "qrels.tsv").write_text("".join(f"q{docid}\t{docid}\t1\nq{docid}\tnever\t1\n" for docid in documents))
+    for name in ("docs", "few"):
+        ran("prepare", "files", f"{name}.jsonl", "--output", name)
+        ran("index-bm25", name, "--no-lucene", "--output", f"{name}-bm25")
+        ran("search", "--queries", "queries.tsv", "--index", f"{name}-bm25", "--output", f"{name}.parquet")
+    ran("gate", "docs.parquet", *MRR, "--write")
+    done = hybrid("gate", "few.parquet", *MRR, "--format", "json")
+    found = json.loads(done.out)
+    assert (done.code, found["verdict"], found["queries"], found["gone"]) == (0, "passed", 9, {"qd0": ["d0"]})
 
 
 def test_the_baseline_has_one_line_per_query_and_is_never_cut(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +300,7 @@ def test_false_alarms_without_a_true_change_are_rare(real: Path, monkeypatch: py
             Baseline(measures, {}, {qid: (one if swap else other).queries[qid] for qid, swap in swapped.items()})
             for one, other in ((first, second), (second, first))
         )
-        alarms += not compare(Path("x.json"), before, now, measures, 0.0).passed
+        alarms += bool(compare(Path("x.json"), before, now, measures, 0.0).dropped)
     assert alarms / 300 <= 0.05 + 2 * (0.05 * 0.95 / 300) ** 0.5
 
 

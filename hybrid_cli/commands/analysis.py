@@ -188,7 +188,8 @@ class Gate(ReadsFiles):
     Searches the queries and compares every value with the baseline, a small JSON file to commit. Exit code 1: a drop
     beyond --max-drop is significant (one-sided sign-flip test, p < .05, Holm over the measures); the ten queries that
     lost most are printed with their hits before and after. Exit code 3: the queries or judgments are not those of the
-    baseline. Exit code 0: no evidence of a drop; the smallest drop that the queries can detect is printed.
+    baseline. Exit code 4: a mean fell beyond --max-drop, which may be chance. Exit code 0: no mean did; the smallest
+    drop that the queries can detect is printed. Queries whose relevant documents were deleted are left out, by name.
 
     Attributes:
         system: A retriever, the folder of `auto`, an index, or a run.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -57,6 +57,7 @@ class Baseline:
         system: settings of the system and fingerprints of its parts, by name.
         queries: qid -> values, hits and hashes.
         deviations: measure -> standard deviation of the differences when the baseline was last renewed.
+        gone: ids of relevant documents that are not indexed.
         format: version of the form of the file.
         hybrid: version of hybrid that measured.
     """
@@ -65,6 +66,7 @@ class Baseline:
     system: Mapping[str, Any]
     queries: Mapping[str, StoredQuery]
     deviations: Mapping[str, float] = field(default_factory=dict)
+    gone: Sequence[str] = ()
     format: int = FORMAT
     hybrid: str = __version__
 
@@ -76,6 +78,7 @@ class Baseline:
         qrels: pl.DataFrame,
         texts: Mapping[str, str],
         system: Mapping[str, Any],
+        gone: Sequence[str] = (),
     ) -> Self:
         """Return the baseline of measured hits.
 
@@ -84,7 +87,7 @@ class Baseline:
             head: qid, docid, rank of the first hits.
             qrels: qid, docid, relevance.
             texts: qid -> text, where it is known.
-            system: see `Baseline`.
+            system, gone: see `Baseline`.
         """
         measures = values["measure"].unique(maintain_order=True).to_list()
         rows = values.pivot(on="measure", index="qid", values="value").select("qid", *measures)
@@ -101,7 +104,7 @@ class Baseline:
             )
             for qid, *numbers in rows.iter_rows()
         }
-        return cls(measures, system, queries)
+        return cls(measures, system, queries, gone=gone)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -130,13 +133,17 @@ class Baseline:
 
     def write(self, path: Path) -> None:
         """Write the baseline; a kill leaves the old file or the new one."""
-        first = ("format", "hybrid", "measures", "deviations", "system")
+        first = ("format", "hybrid", "measures", "deviations", "gone", "system")
         head = {name: getattr(self, name) for name in first}
         rows = (f"  {_json(qid)}: {_json(asdict(self.queries[qid]))}" for qid in self.qids)
         start = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
         text = f'{start},\n "queries": {{\n' + ",\n".join(rows) + "\n }\n}\n"
         with replacing(path) as scratch:
             disk.write_text(scratch, text)
+
+    def without(self, qids: Collection[str]) -> Self:
+        """Return the baseline of the other queries."""
+        return replace(self, queries={qid: query for qid, query in self.queries.items() if qid not in qids})
 
     @property
     def qids(self) -> list[str]:
@@ -235,6 +242,11 @@ def deviation_of(before: np.ndarray, now: np.ndarray, earlier: float | None = No
     return Deviation(DEVIATION_OF_DIFFERENCES * float(now.std(ddof=1)), "values")
 
 
+def least_queries(measures: int) -> int:
+    """Return the smallest number of queries of which `drop_p_values` can detect any drop."""
+    return math.floor(math.log2(measures / ALPHA)) + 1
+
+
 def smallest_drop(deviation: float, queries: int, measures: int = 1) -> float | None:
     """Return the smallest drop that `drop_p_values` detects with a probability of 80%, beyond the tolerance.
 
@@ -249,7 +261,7 @@ def smallest_drop(deviation: float, queries: int, measures: int = 1) -> float | 
     Returns:
         None where even a loss of every query is not significant: chance gives all signs in one of 2^queries cases.
     """
-    if measures * 2.0**-queries >= ALPHA:
+    if queries < least_queries(measures):
         return None
     from scipy.special import nctdtrinc, stdtrit  # takes longer to import than small runs to compare
 

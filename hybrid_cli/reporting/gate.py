@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hybrid_cli import console
 from hybrid_cli.commands.analysis import Gate
@@ -16,6 +16,7 @@ from hybrid_cli.evaluation.significance import ALPHA
 from hybrid_cli.reporting.complement import RELEVANT, Hit, hit_text
 from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
 
+EXIT_CODES = {"passed": 0, "failed": 1, "undecided": 4}
 _FEWEST_RANKS = 3
 _HASH, _SHORT = re.compile(r"([0-9a-f]{8})[0-9a-f]{24}"), r"\1"
 _EQUAL = " All values equal the baseline, so this is computed from the deviation of"
@@ -80,6 +81,7 @@ class Gated:
         tests: one per measure.
         changed: name -> values before and now, of the settings and parts of the system that differ.
         lost: after a drop, the queries that lost most by the first measure that dropped.
+        gone: queries that are left out -> their relevant documents that were deleted since the baseline.
     """
 
     baseline: Path
@@ -88,6 +90,7 @@ class Gated:
     tests: Sequence[Tested]
     changed: Mapping[str, tuple[Any, Any]]
     lost: Sequence[Lost] = ()
+    gone: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def dropped(self) -> list[Tested]:
@@ -95,9 +98,19 @@ class Gated:
         return [test for test in self.tests if test.dropped]
 
     @property
+    def undecided(self) -> list[Tested]:
+        """Return the measures whose mean fell beyond the tolerance, which may be chance."""
+        return [test for test in self.tests if not test.dropped and test.before - test.now > self.max_drop]
+
+    @property
+    def verdict(self) -> Literal["passed", "failed", "undecided"]:
+        """Return whether a measure dropped, whether one may have, or neither."""
+        return "failed" if self.dropped else "undecided" if self.undecided else "passed"
+
+    @property
     def passed(self) -> bool:
-        """Return whether there is no evidence of a drop."""
-        return not self.dropped
+        """Return whether no mean fell beyond the tolerance."""
+        return self.verdict == "passed"
 
     def result(self) -> Result:
         """Return the verdict in the form of every format."""
@@ -119,22 +132,31 @@ class Gated:
         ]
         content = {
             "passed": self.passed,
+            "verdict": self.verdict,
             "baseline": str(self.baseline),
             "queries": self.queries,
             "max_drop": self.max_drop,
             "measures": measures,
             "changed": {name: {"before": before, "now": now} for name, (before, now) in self.changed.items()},
             "lost": [asdict(query) for query in self.lost],
+            "gone": self.gone,
         }
         return Result([Table(columns, rows), *self._sentences(), *map(_lost_table, self.lost)], content)
 
     def _sentences(self) -> Iterator[str]:
         """Yield the verdict, the smallest drop that fails, and the changes of the system."""
         beyond = f" by more than {figure(self.max_drop)}" if self.max_drop else ""
-        names = " and ".join(test.measure for test in self.dropped or self.tests)
-        yield (
-            f"Passed: no evidence that {names} dropped{beyond}." if self.passed else f"Failed: {names} dropped{beyond}."
-        )
+        names = " and ".join(test.measure for test in self.dropped or self.undecided or self.tests)
+        yield {
+            "passed": f"Passed: {names} did not drop{beyond}.",
+            "failed": f"Failed: {names} dropped{beyond}.",
+            "undecided": f"Cannot tell: {names} fell{beyond}, which may be chance; judge more queries.",
+        }[self.verdict]
+        if self.gone:
+            docids = sorted({docid for docids in self.gone.values() for docid in docids})
+            listed = ", ".join([*docids[:_FEWEST_RANKS], *(["..."] if len(docids) > _FEWEST_RANKS else [])])
+            left_out = console.counted(query=len(self.gone))
+            yield f"Left out: {left_out} with a relevant document that was deleted ({listed})."
         widest = max(self.tests, key=lambda test: test.smallest_drop or 0)
         if widest.smallest_drop is None:
             yield f"{console.counted(query=self.queries)} cannot show a drop: all signs may be chance."
@@ -181,13 +203,13 @@ def renewed(
 
 
 def show(found: Gated | Result, settings: Gate) -> int:
-    """Print the result of `gate`, and return the exit code: 1 after a drop."""
+    """Print the result of `gate`, and return the exit code: 1 after a drop, 4 where it cannot be told from chance."""
     result = found if isinstance(found, Result) else found.result()
     if settings.form == "json":
         console.result(result.text("json"))
     else:
         result.show()
-    return int(isinstance(found, Gated) and not found.passed)
+    return EXIT_CODES[found.verdict] if isinstance(found, Gated) else 0
 
 
 def describe_differences(differences: Mapping[str, Sequence[str]]) -> str:

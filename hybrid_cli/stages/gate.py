@@ -12,19 +12,29 @@ from typing import Any, Self
 import polars as pl
 
 from hybrid_cli import artifacts, console, storage
+from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.judged import warn_raters
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Gate
 from hybrid_cli.commands.analysis import GateInputs
 from hybrid_cli.errors import option_error, path_error
-from hybrid_cli.evaluation.gate import HITS, Baseline, OtherQueries, deviation_of, drop_p_values, smallest_drop
+from hybrid_cli.evaluation.gate import (
+    HITS,
+    Baseline,
+    OtherQueries,
+    deviation_of,
+    drop_p_values,
+    least_queries,
+    smallest_drop,
+)
 from hybrid_cli.evaluation.options import LEVEL
 from hybrid_cli.fusion.selection import interval
 from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.gate import Gated, Lost, Tested, describe_differences, renewed
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files, with_searched
 from hybrid_cli.reporting.tables import Result, figure
+from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import command_line
 from hybrid_cli.settings.conversion import json_value
 from hybrid_cli.stages import call, stage
@@ -38,17 +48,21 @@ def gate(settings: Gate) -> Gated | Result:
     """Compare a system with a baseline query by query, or write the baseline.
 
     Returns:
-        A `Result` with `write`, else `Gated`, whose `passed` is False after a significant drop.
+        A `Result` with `write`, else `Gated` with the verdict.
 
     Raises:
         OtherQueries: the queries or judgments are not those of the baseline; exit code 3.
-        InputError: no baseline, one without a measure, one query, no relevant document, or unusable inputs.
+        InputError: no baseline, one without a measure, too few queries, no relevant document, a tolerance that no drop
+            exceeds, or unusable inputs.
     """
     stored = _stored(settings)
     measures = list(settings.measure or (stored.measures if stored else (_MEASURE,)))
     if not settings.write and stored and (others := [name for name in measures if name not in stored.measures]):
         problem = f"has no {others[0]}, but {', '.join(stored.measures)}; pass --write to renew it, or its measures"
         raise path_error(settings.baseline, problem, code="no-such-measure", choices=list(stored.measures))
+    if stored and not settings.write and (highest := stored.values(measures).mean(0).max()) <= settings.max_drop:
+        reason = f"no mean can fall by more: the highest of the baseline is {figure(highest)}"
+        raise option_error("max_drop", settings.max_drop, reason)
     with tempfile.TemporaryDirectory() as folder:
         inputs = [*filter(None, [settings.collection]), settings.system]
         options = {name: getattr(settings, name) for name in ("split", "qrels", "queries", "corpus")}
@@ -59,7 +73,7 @@ def gate(settings: Gate) -> Gated | Result:
         else:
             found = _gated(settings, stored, measured, measures)
     if settings.summary is not None:
-        state = "new baseline" if isinstance(found, Result) else "passed" if found.passed else "dropped"
+        state = "new baseline" if isinstance(found, Result) else found.verdict
         text = (found if isinstance(found, Result) else found.result()).text("markdown")
         disk.Growing(settings.summary).add(f"### Retrieval quality: {state}\n\n{text}\n")
     return found
@@ -79,6 +93,9 @@ def _stored(settings: Gate) -> Baseline | None:
 
 def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Result:
     """Write the baseline, with the deviations of the differences from the old one."""
+    if (count := len(now.queries)) < (least := least_queries(len(now.measures))):
+        problem = f"{count} judged queries cannot show any drop; judge {least - count} more, and better about 50"
+        raise path_error(path, problem, code="too-few-queries", count=count)
     differences = stored.differences(now) if stored else {}
     known = dict(stored.deviations) if stored else {}
     means: dict[str, tuple[float | None, float]] = {}
@@ -99,7 +116,12 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
         problem = f"{settings.baseline}: is of other queries or judgments: {describe_differences(differences)}; pass"
         problem = f"{problem} --write to renew it"
         raise OtherQueries(problem, code="other-queries", path=settings.baseline, differences=differences)
-    result = compare(settings.baseline, stored, measured.values, measures, settings.max_drop)
+    gone = measured.gone(stored)
+    kept, now = stored.without(gone), measured.values.without(gone)
+    if len(kept.queries) < 2:
+        problem = "its relevant documents were deleted; pass --write to renew it, with judgments of others"
+        raise path_error(settings.baseline, problem, code="too-few-queries", count=len(kept.queries))
+    result = replace(compare(settings.baseline, kept, now, measures, settings.max_drop), gone=gone)
     for test in result.tests:
         if test.smallest_drop is None:
             problem = f"{console.counted(query=result.queries)} cannot show a drop of {test.measure}; judge more"
@@ -111,7 +133,7 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
                 f"{result.queries:,} queries detect drops of {drop}; about {needed:,} would detect one of --max-drop"
             )
             console.warn(problem, code="undetectable-drop", measure=test.measure, drop=test.smallest_drop)
-    return replace(result, lost=lost_most(result, stored, measured)) if result.dropped else result
+    return replace(result, lost=lost_most(result, kept, replace(measured, values=now))) if result.dropped else result
 
 
 SHOWN = 10  # queries that lost most
@@ -164,7 +186,28 @@ class Measured:
         queries, corpus = text_files(judgments(settings), settings, [run])
         texts = dict(collections.read_queries(queries).select("qid", "text").iter_rows()) if queries else {}
         head = plan.read(name, HITS).head
-        return cls(Baseline.of(values, head, judged, texts, _system(system, run)), judged, texts, corpus)
+        gone = sorted(set(relevant_of(judged)["docid"]) - known) if (known := _indexed(run)) else []
+        return cls(Baseline.of(values, head, judged, texts, _system(system, run), gone), judged, texts, corpus)
+
+    def gone(self, stored: Baseline) -> dict[str, list[str]]:
+        """Return query -> its relevant documents that were deleted since a baseline."""
+        deleted = set(self.values.gone) - set(stored.gone)
+        rows = relevant_of(self.judged).filter(pl.col("docid").is_in(deleted)).sort("qid", "docid")
+        return dict(rows.group_by("qid", maintain_order=True).agg("docid").iter_rows())
+
+
+def relevant_of(judged: pl.DataFrame) -> pl.DataFrame:
+    """Return qid and docid of the relevant documents."""
+    return judged.filter(pl.col("relevance") >= LEVEL).select("qid", "docid")
+
+
+def _indexed(run: Path) -> set[str]:
+    """Return the documents of the index behind a run; none where they are not known."""
+    source = lineage.corpus_of(run, of_texts=True)
+    if source is None or not artifacts.has_content(source.path, source.fingerprint):
+        return set()
+    ids = collections.docids(source.path)
+    return {*ids, *documents_of(ids)}
 
 
 def _system(path: Path, run: Path) -> dict[str, Any]:
@@ -214,7 +257,7 @@ def lost_most(result: Gated, stored: Baseline, measured: Measured) -> list[Lost]
     if measured.corpus:
         rows = collections.texts(measured.corpus, pl.Series(docids, dtype=pl.String)).iter_rows()
         documents = {docid: (title or "", (text or "")[:_TEXT_CHARACTERS]) for docid, title, text in rows}
-    relevant = set(measured.judged.filter(pl.col("relevance") >= LEVEL).select("qid", "docid").iter_rows())
+    relevant = set(relevant_of(measured.judged).iter_rows())
 
     def hits(source: Baseline, qid: str) -> list[Hit]:
         known = source.queries[qid].hits
