@@ -191,8 +191,12 @@ def test_counts_scales_and_the_old_generation(home: Home) -> None:
     ran("inspect", "--verify", "made")
     assert hybrid("update", "made", "docs").says("documents-changed", added=0, replaced=0, removed=0)
     assert read_retriever(Path("made/retriever")).generation == 2
+    ran("index-bm25", "made/collection.2", "--no-lucene", "--output", "made/bm25.7")
+    Path("made/dense.8").symlink_to(Path("made/dense").absolute())
     assert hybrid("update", "made", "docs", "--prune").says("pruned")
-    assert sorted(path.name for path in Path("made").iterdir()) == ["bm25.2", "collection.2", "dense.2", "retriever"]
+    assert sorted(path.name for path in Path("made").iterdir()) == [
+        *("bm25.2", "bm25.7", "collection.2", "dense.2", "dense.8", "retriever")
+    ]
 
 
 @pytest.mark.parametrize("passages", [False, True])

@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Recorded
 from hybrid_cli.artifacts.indexes import ids_of, index_manifest, kind_in_words
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, named_indexes, retriever_at
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, inside, named_indexes, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Update
 from hybrid_cli.commands.retrieval import RETRIEVER, SINGLE_INDEX
@@ -59,7 +59,8 @@ def update(settings: Update) -> Path:
     removed = _removed(settings, known, folder, inputs)
     inputs |= {"added": settings.add} if settings.add is not None else {}
     sources = settings.documents or ([settings.add] if settings.add is not None else [])
-    with present_documents(sources, current, call) as present:
+    scratch = home.with_name(f".{home.name}.update.partial")
+    with present_documents(sources, current, call, scratch) as present:
         changes = changes_of(current, present, None if settings.documents else set(removed))
         counts = changes.counts
         what = ", ".join(f"{number:,} {name}" for name, number in counts.items())
@@ -144,11 +145,18 @@ def _written(
             removed = pl.Series(sorted(changes.gone), dtype=pl.String)
             change = Change(index, index_manifest(index, sharded=True), removed, output, corpus, first, overwrite=True)
             indexes.append(write_change(settings, change, {}))
-        _switch(settings, files, indexes, number, changes)
+        _switch(settings, files, current, indexes, number, changes)
     return RetrieverFiles.read(files.folder)
 
 
-def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number: int, changes: Difference) -> None:
+def _switch(
+    settings: Update,
+    files: RetrieverFiles,
+    current: CurrentDocuments,
+    indexes: list[Path],
+    number: int,
+    changes: Difference,
+) -> None:
     """Replace the retriever by one of the new indexes; weights, scales and evidence are kept."""
     made = artifacts.read_manifest(files.folder, Kind.RETRIEVER)
     inputs: dict[str, artifacts.Input] = {f"index {n}": index for n, index in enumerate(indexes, 1)}
@@ -164,7 +172,9 @@ def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], number
     before = files.stored.changed or {}
     changed = {name: before.get(name, 0) + count for name, count in changes.counts.items()}
     named = named_indexes(indexes, output.target)
-    stored = replace(files.stored, indexes=named, generation=number, changed=changed)
+    former = [inside(path, output.target) for path in (current.collection, *files.indexes)]
+    history = [name for name in files.stored.history if (files.folder.resolve() / name).is_dir()] + former
+    stored = replace(files.stored, indexes=named, generation=number, changed=changed, history=history)
     if not output.up_to_date:
         with output.folder() as (work, counts):
             stored.write(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +10,6 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -190,7 +189,7 @@ def selected(rows: Iterable[pa.RecordBatch], keeps: Callable[[str], bool]) -> It
 
 @contextmanager
 def present_documents(
-    sources: Sequence[Path], current: CurrentDocuments, call: Callable[[Settings], Any]
+    sources: Sequence[Path], current: CurrentDocuments, call: Callable[[Settings], Any], scratch: Path
 ) -> Iterator[Path | None]:
     """Yield a corpus with documents in their present state, read as those of the collection were; None without any.
 
@@ -198,6 +197,7 @@ def present_documents(
         sources: files or folders, or a collection.
         current: the documents of the retriever.
         call: calls the stage of a settings object.
+        scratch: folder for a copy of the documents, which the next update removes after a kill.
 
     Raises:
         InputError: unreadable documents, or other columns than those of the collection.
@@ -221,12 +221,15 @@ def present_documents(
         command = options.get(SOURCE, current.manifest.stage)
         problem = f"was made by `{command}`; run it on the present documents, and pass that collection"
         raise path_error(current.collection, problem, code="other-source")
-    with TemporaryDirectory() as folder:
-        corpus = Path(folder) / "collection"
+    corpus = scratch / "collection"
+    disk.remove(scratch)
+    try:
         with console.quiet():
             call(PrepareFiles(documents, output=corpus, **read_by, **current.splits))
         _check_columns(corpus, current)
         yield collections.corpus_path(corpus)
+    finally:
+        disk.remove(scratch)
 
 
 def _read_by(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,26 +316,22 @@ def next_generation(current: CurrentDocuments, files: RetrieverFiles, inputs: Ma
 
 
 def prune(files: RetrieverFiles) -> list[Path]:
-    """Remove other generations of the collection and indexes of a retriever, and return their paths.
+    """Remove the generations in the history of a retriever, and return their paths.
 
     Kept are those that a retriever in the folder of this one names, and folders with files that hybrid did not write.
-
     """
-    collection = collection_of(corpora_of(files.manifests))
-    current = files.indexes if collection is None else [collection, *files.indexes]
     used = {
         path.resolve() for folder in files.folder.parent.iterdir() if is_retriever(folder) for path in _named(folder)
     }
     removed = []
-    for path in current:
-        first, kind = generation(path, files.stored.generation, 1), artifacts.read_manifest(path).kind
-        for other in sorted(first.parent.iterdir()):
-            if not re.fullmatch(rf"{re.escape(first.name)}(\.\d+)?", other.name) or other.resolve() in used:
-                continue
-            made = artifacts.find_manifest(other) if other.is_dir() else None
-            if made is not None and made.kind == kind and foreign_file(other, made) is None:
-                disk.remove(other)
-                removed.append(other)
+    for name in files.stored.history:
+        path = Path(os.path.normpath(files.folder.resolve() / name))
+        if path.is_symlink() or not path.is_dir() or path.resolve() in used:
+            continue
+        made = artifacts.find_manifest(path)
+        if made is not None and foreign_file(path, made) is None:
+            disk.remove(path)
+            removed.append(path)
     return removed
 
 
