@@ -15,6 +15,7 @@ from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write
 
 from hybrid_cli import runs, storage
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.readers.queries import text_id
 from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.runs import read_run
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -216,15 +217,19 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("content", "queries"),
     [
-        ("salt in the sea\n\n  two tides \n", [("1", "salt in the sea"), ("3", "two tides")]),
-        ("\ufeffsalt water\r\nmoon light\r\n", [("1", "salt water"), ("2", "moon light")]),
-        ("2024 elections in France", [("1", "2024 elections in France")]),
-        ("salt, pepper\n5 tides", [("1", "salt, pepper"), ("2", "5 tides")]),
+        ("salt in the sea\n\n  two tides \ntwo  tides", [("074888cc7655", "salt in the sea"), ("", "two tides")]),
+        ("\ufeffsalt water\r\nmoon light\r\n", [("374f007a3300", "salt water"), ("", "moon light")]),
+        ("2024 elections in France", [("", "2024 elections in France")]),
+        ("salt, pepper\n5 tides", [("8f3ec0f5de6c", "salt, pepper"), ("", "5 tides")]),
         ("q1\tsalt\nq2\ttwo tides\n", [("q1", "salt"), ("q2", "two tides")]),
     ],
 )
-def test_lines_are_numbered_queries(tmp_path: Path, content: str, queries: list[tuple[str, str]]) -> None:
+def test_lines_are_queries_with_ids_of_their_texts(
+    tmp_path: Path, content: str, queries: list[tuple[str, str]]
+) -> None:
+    """Numbers of lines gave the judgments of a query to another, after a line was inserted."""
     (tmp_path / "q.txt").write_bytes(content.encode())
+    queries = [(qid or text_id(text), text) for qid, text in queries]
     assert rows_of(tmp_path / "q.txt") == queries
     docs = write_lines(tmp_path / "docs.csv", "id,text", "d1,salt")
     data = prepare(PrepareFiles([docs], queries=[f"own={tmp_path / 'q.txt'}"], output=tmp_path / "data"))

@@ -9,6 +9,8 @@ import pytest
 from command import Done, hybrid, ran, refused
 from tiny_collection import write_lines
 
+from hybrid_cli.collections.readers.queries import text_id
+
 pytestmark = pytest.mark.usefixtures("workdir")  # refused commands must not change the current folder
 
 
@@ -176,7 +178,9 @@ def test_judging_needs_runs_or_a_retriever(two_indexes: Path, monkeypatch: pytes
 
 
 def test_runs_without_indexes_are_fused(two_indexes: Path) -> None:
-    write_lines(two_indexes / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1", "4 0 d1 1")
+    qids = [text_id(line) for line in (two_indexes / "q.txt").read_text().splitlines()]
+    graded = zip(qids, ("d1", "d2", "d1", "d1"), strict=False)
+    write_lines(two_indexes / "judgments.tsv", *(f"{qid} 0 {docid} 1" for qid, docid in graded))
     both = [two_indexes / f"{name}.trec" for name in ("bm25", "other")]
     for path in both:
         assert hybrid("export", path.with_suffix(".parquet"), "--format", "trec", "--output", path).code == 0

@@ -165,7 +165,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     (id, text), judgments three (query id, document id, relevance) or the four of TREC; columns of other files need
     their numbers, from 1.
 
-    A text file of queries without tabs has a query per line, whose ids are the line numbers.
+    A text file of queries without tabs has a query per line; ids are hashes of the lines.
 
     The split of queries and judgments is named by the option (`dev=FILE`) or by the file (`qrels.dev.tsv`). Other
     queries belong to the splits with their judgments, other judgments to the split of the queries if there is one file

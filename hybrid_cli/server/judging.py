@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SKIPPED, Answer, Journal, Pair, is_rater, now
 from hybrid_cli.collections.judgments import JournalJudgments
+from hybrid_cli.collections.readers.queries import text_id
 from hybrid_cli.commands import Serve
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError
@@ -289,8 +289,7 @@ class Judging:
         with self._lock:
             typed = list(self.journal.queries.items())
         known = [*typed, *self.state.queries.select("qid", "text").iter_rows()]
-        derived = f"page-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
-        return next((qid for qid, asked in known if asked == text), derived)
+        return next((qid for qid, asked in known if asked == text), text_id(text))
 
     # --------------------------------------------------------------------------------------------------------- answers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,8 +41,8 @@ _WITHOUT_OPTIONS = replace(
 )
 
 
-_NUMBER, _LINE = "line number", "line"  # columns of a file with a query per line
-LINE_COLUMNS = {"id": _NUMBER, "text": _LINE}
+_ID, _LINE = "hash of the line", "line"  # columns of a file with a query per line
+LINE_COLUMNS = {"id": _ID, "text": _LINE}
 _SHOWN = 60  # characters of a first line in a message
 _OTHER_FORM = frozenset(
     {"too-few-columns", "no-such-column", "other-separator", "no-such-field", "not-an-object", "not-json"}
@@ -79,8 +80,9 @@ def query_rows(path: Path) -> Iterator[QueryRow]:
 
 
 def plain_queries(path: Path) -> OpenTable | None:
-    """Return the table of a text file with a query per line, whose ids are the line numbers; None for another file.
+    """Return the table of a text file with a query per line; None for another file.
 
+    An id is a hash of the query, so that judgments follow it; a repeated line is skipped.
     Such a file has no tabs, no first line with names of columns, no pairs of an id with a digit and a word, and neither
     `.csv` nor `.tsv` at the end of its name.
 
@@ -110,9 +112,18 @@ def plain_queries(path: Path) -> OpenTable | None:
         raise path_error(path, problem, code="other-form")
 
     def rows(_: Collection[str]) -> Iterator[Row]:
-        return ((location, {_NUMBER: str(location.number), _LINE: line.strip()}) for location, line in lines(path))
+        known: set[str] = set()
+        for location, line in lines(path):
+            if (qid := text_id(line)) not in known:
+                known.add(qid)
+                yield location, {_ID: qid, _LINE: line.strip()}
 
-    return OpenTable(path, (_NUMBER, _LINE), True, rows)
+    return OpenTable(path, (_ID, _LINE), True, rows)
+
+
+def text_id(text: str) -> str:
+    """Return the id of a query without one: a hash of its words."""
+    return hashlib.blake2b(" ".join(text.split()).encode(), digest_size=6).hexdigest()
 
 
 @contextmanager
