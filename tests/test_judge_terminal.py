@@ -51,6 +51,19 @@ def stored() -> dict[tuple[str, str], str]:
     return found | {(qid, docid): "s" for qid, _, docid, _ in lines_of(Path("mine.tsv.skipped"))}
 
 
+def test_keys_typed_before_the_first_hit_are_no_answers(two_runs: Path) -> None:
+    session = Judging()
+    session.press(b"22")
+    first = session.wait_for_screen(1)
+    session.press(b"?")
+    assert "0-3 (grade)" in session.wait_for_screen(2)
+    session.press(b"1")
+    session.wait_for_screen(3)
+    assert stored() == {pair_on(first): "1"}
+    session.press(b"q")
+    session.end()
+
+
 def test_keys_grade_skip_undo_page_and_quit(two_runs: Path) -> None:
     session = Judging()
     first = session.wait_for_screen(1)

@@ -252,7 +252,7 @@ class JudgingSession:
 GRADES = {"0": "not relevant", "1": "partly", "2": "relevant", "3": "fully relevant"}
 REASONS = {"1": "cannot tell", "2": "text unreadable", "3": "query unclear", "4": "other"}  # of a skipped hit
 SKIP, REASON, NEXT, LATER, UNDO, QUIT = "s", "S", "n", "w", "u", "q"
-MORE, BACK, MATCH, LIST = " ", "b", "m", "l"
+MORE, BACK, MATCH, LIST, HELP = " ", "b", "m", "l", "?"
 DOWN, UP, OPEN = "j", "k", ("\n", "\r")  # in the list
 ANSWERS = "0-3 (grade), s (skip hit), n (next query), w (later), u (undo), q (quit)"
 _WIDEST, _LEAST_LINES = 100, 3
@@ -484,6 +484,13 @@ def _key(terminal: int, wait: Callable[[int], None]) -> str:
             return byte.decode()
 
 
+def discard_keys() -> None:
+    """Discard the keys that were typed and not read."""
+    import termios
+
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
 def _skip_sequence(terminal: int) -> None:
     """Read the rest of an escape sequence: Delete sends `ESC [ 3 ~`, which contains a grade."""
 
@@ -548,6 +555,8 @@ class Judging:
             judgments.put_off(pool.qid, docid, **details)
         elif key == UNDO:
             return "" if judgments.undo() else "nothing to undo"
+        elif key == HELP:
+            return ANSWERS
         else:
             return f"{key if key.isprintable() else repr(key)} is no answer"
         return ""
@@ -574,8 +583,10 @@ class Judging:
             key: waits for a key.
             answered: the hit has an answer, which may be changed.
         """
-        begin = time.monotonic()
         view = self.view(*hit)
+        if self._shown is None:  # keys typed before the first hit are no answers
+            discard_keys()
+        begin = time.monotonic()
         while True:
             self._show(partial(screen, view))
             pressed = key()
