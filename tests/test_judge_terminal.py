@@ -1,8 +1,10 @@
 """`judge` in a pseudo-terminal: keys, the screen, kills at random keys, and the state of the terminal at the end."""
 
 import json
+import os
 import random
 import re
+import select
 import signal
 import termios
 import time
@@ -13,6 +15,8 @@ from command import ran
 from judging import FIRST, SECOND, lines_of, opinion
 from terminal import Terminal
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
+
+from hybrid_cli.reporting.judging import discard_keys
 
 TITLES = {title: docid for docid, title, _ in TINY_DOCUMENTS}
 QUERIES = {text: qid for qid, text in TINY_QUERIES["test"]}
@@ -51,17 +55,16 @@ def stored() -> dict[tuple[str, str], str]:
     return found | {(qid, docid): "s" for qid, _, docid, _ in lines_of(Path("mine.tsv.skipped"))}
 
 
-def test_keys_typed_before_the_first_hit_are_no_answers(two_runs: Path) -> None:
-    session = Judging()
-    session.press(b"22")
-    first = session.wait_for_screen(1)
-    session.press(b"?")
-    assert "0-3 (grade)" in session.wait_for_screen(2)
-    session.press(b"1")
-    session.wait_for_screen(3)
-    assert stored() == {pair_on(first): "1"}
-    session.press(b"q")
-    session.end()
+def test_keys_typed_before_the_first_hit_are_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grade of a document that nobody had seen took 0.0 seconds."""
+    terminal, other = os.openpty()
+    with open(other) as typed:
+        monkeypatch.setattr("sys.stdin", typed)
+        os.write(terminal, b"22\n")
+        assert select.select([other], [], [], 5)[0]
+        discard_keys()
+        assert not select.select([other], [], [], 0)[0]
+    os.close(terminal)
 
 
 def test_keys_grade_skip_undo_page_and_quit(two_runs: Path) -> None:
@@ -80,8 +83,8 @@ def test_keys_grade_skip_undo_page_and_quit(two_runs: Path) -> None:
     assert stored() == {pair_on(first): "2", pair_on(second): "s"}
     session.press(b"u")
     assert session.wait_for_screen(4) == second
-    session.press(b"x")
-    assert "x is no answer" in session.wait_for_screen(5)
+    session.press(b"?")
+    assert "0-3 (grade)" in session.wait_for_screen(5)
     session.press(b"\x1b[3~\x1bOP\x1b[A\xc3\xa9 ")  # Delete, F1, up, é: none is an answer; space shows the next page
     assert pair_on(session.wait_for_screen(6)) == pair_on(second)
     assert stored() == {pair_on(first): "2"}
