@@ -264,9 +264,10 @@ def test_an_answer_that_trickles_ends_after_the_timeout(two_runs: Path) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
 
     def trickle() -> None:
-        while True:
-            connection, _ = listening.accept()
-            threading.Thread(target=slowly, args=[connection], daemon=True).start()
+        with suppress(OSError):  # closed at the end
+            while True:
+                connection, _ = listening.accept()
+                threading.Thread(target=slowly, args=[connection], daemon=True).start()
 
     def slowly(connection: socket.socket) -> None:
         with suppress(OSError):
