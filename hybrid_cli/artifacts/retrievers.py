@@ -54,7 +54,7 @@ class StoredRetriever:
         generation: number of the state of the documents; `update` writes the next one.
         changed: numbers of documents `added`, `replaced` and `removed` by `update` since weights and scales were
             chosen; None without an update.
-        history: paths, relative to the folder, of earlier generations of the collection and the indexes.
+        history: earlier generations of the collection and the indexes, in the form of `indexes`.
     """
 
     indexes: Sequence[Mapping[str, str]]
@@ -73,7 +73,7 @@ class StoredRetriever:
     calibration: Mapping[str, Any] | None = None
     generation: int = 1
     changed: Mapping[str, int] | None = None
-    history: Sequence[str] = ()
+    history: Sequence[Mapping[str, str]] = ()
 
     @property
     def recipe(self) -> FusionRecipe:
@@ -88,12 +88,11 @@ class StoredRetriever:
 
 def named_indexes(indexes: Sequence[Path], folder: Path) -> list[dict[str, str]]:
     """Return path, relative to the folder of a retriever, and fingerprint of indexes."""
-    return [{"path": inside(index, folder), "fingerprint": storage.fingerprint(index)} for index in indexes]
-
-
-def inside(path: Path, folder: Path) -> str:
-    """Return a path relative to the folder of a retriever."""
-    return os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    home = os.path.realpath(folder)
+    return [
+        {"path": os.path.relpath(os.path.realpath(index), home), "fingerprint": storage.fingerprint(index)}
+        for index in indexes
+    ]
 
 
 def generation(path: Path, present: int, number: int) -> Path:

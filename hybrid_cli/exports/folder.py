@@ -84,7 +84,7 @@ def write_folder(retriever: Path, output: Path, overwrite: bool) -> Path:
         reranker = stored.reranker
         if reranker is not None and (model := parts.get(str(reranker["fingerprint"]))):
             reranker = {**reranker, "model": model.name}
-        replace(stored, indexes=indexes, reranker=reranker).write(work)
+        replace(stored, indexes=indexes, reranker=reranker, history=()).write(work)
         counts |= made.counts
     copies = ", ".join(part.name for part in parts.values())
     console.note(f"export: {written.path}: {copies}", code="written", path=written.path)

@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Recorded
 from hybrid_cli.artifacts.indexes import ids_of, index_manifest, kind_in_words
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, inside, named_indexes, retriever_at
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, named_indexes, retriever_at
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Update
 from hybrid_cli.commands.retrieval import RETRIEVER, SINGLE_INDEX
@@ -172,8 +172,8 @@ def _switch(
     before = files.stored.changed or {}
     changed = {name: before.get(name, 0) + count for name, count in changes.counts.items()}
     named = named_indexes(indexes, output.target)
-    former = [inside(path, output.target) for path in (current.collection, *files.indexes)]
-    history = [name for name in files.stored.history if (files.folder.resolve() / name).is_dir()] + former
+    history = [former for former in files.stored.history if (files.folder.resolve() / former["path"]).is_dir()]
+    history += named_indexes([current.collection, *files.indexes], output.target)
     stored = replace(files.stored, indexes=named, generation=number, changed=changed, history=history)
     if not output.up_to_date:
         with output.folder() as (work, counts):

@@ -318,18 +318,19 @@ def next_generation(current: CurrentDocuments, files: RetrieverFiles, inputs: Ma
 def prune(files: RetrieverFiles) -> list[Path]:
     """Remove the generations in the history of a retriever, and return their paths.
 
-    Kept are those that a retriever in the folder of this one names, and folders with files that hybrid did not write.
+    Kept are those that a retriever in the folder of this one names, other content at such a path, and folders with
+    files that hybrid did not write.
     """
     used = {
         path.resolve() for folder in files.folder.parent.iterdir() if is_retriever(folder) for path in _named(folder)
     }
     removed = []
-    for name in files.stored.history:
-        path = Path(os.path.normpath(files.folder.resolve() / name))
+    for former in files.stored.history:
+        path = Path(os.path.normpath(files.folder.resolve() / former["path"]))
         if path.is_symlink() or not path.is_dir() or path.resolve() in used:
             continue
         made = artifacts.find_manifest(path)
-        if made is not None and foreign_file(path, made) is None:
+        if made is not None and made.fingerprint == former["fingerprint"] and foreign_file(path, made) is None:
             disk.remove(path)
             removed.append(path)
     return removed
