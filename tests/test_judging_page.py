@@ -254,6 +254,15 @@ def test_without_queries_typed_ones_are_judged(folder: Path, tmp_path: Path) -> 
         assert server.get("/api/comparison").status == 200
 
 
+@pytest.mark.usefixtures("unasked")
+def test_queries_of_a_file_are_judged_and_compared(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text("salt in the sea\nwhales and tides\n")
+    words = (folder / "retriever", "--judgments", tmp_path / "j.jsonl", "--queries", tmp_path / "q.txt")
+    with Served(*words) as server:
+        assert state(server, "anna")["progress"]["queries"] == 2
+        assert len(server.get("/api/comparison").json["queries"]) == 2
+
+
 def test_a_browser_over_plain_http_writes_and_programs_need_the_token(server: Served) -> None:
     """Such a browser sends no `Sec-Fetch-Site`."""
     hit = state(server, "plain")["hit"]

@@ -342,6 +342,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         watch: Open the retriever again when it has changed, as after `hybrid update`.
         collection: Collection with queries to judge and compare.
         split: Split of the collection.
+        queries: Queries in place of those of the collection; they may be a text file with a query per line.
         judgments: Journal of judgments (.jsonl), which the page and `hybrid judge` extend.
         guidelines: Markdown file with rules for the people who judge.
         measure: Measure of the page.
@@ -374,6 +375,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     watch: bool = option(False)
     collection: Path | None = option(None, panel=JUDGING, shown="that of the indexes")
     split: str | None = option(None, panel=JUDGING)
+    queries: Path | None = option(None, panel=JUDGING)
     judgments: Path | None = option(None, panel=JUDGING)
     guidelines: Path | None = option(None, panel=JUDGING)
     measure: str = option("nDCG@10", parse=MEASURE, panel=JUDGING)

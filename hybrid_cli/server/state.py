@@ -116,9 +116,11 @@ class State:
 
     @property
     def queries(self) -> pl.DataFrame:
-        """Return the queries of the collection, or of its split (qid, text); none without queries."""
+        """Return the queries of `--queries`, of the collection or of its split (qid, text); none without queries."""
         collection, split = self.collection, self.settings.split
         empty = pl.DataFrame(schema={"qid": pl.String, "text": pl.String})
+        if self.settings.queries is not None:
+            return collections.read_queries(self.settings.queries).select("qid", "text")
         if collection is None:
             return empty
         names = [split] if split is not None else collections.splits(collection)

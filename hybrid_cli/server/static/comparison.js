@@ -46,7 +46,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     }
     if (stopped) return;
     if (!data.queries.length) {
-      root.replaceChildren(h("p", { class: "empty" }, "There are no queries to compare. Start the server with --collection and --split."));
+      root.replaceChildren(h("p", { class: "empty" }, "There are no queries to compare. Start the server with --queries FILE, or judge a query that you type."));
       return;
     }
     read(params);

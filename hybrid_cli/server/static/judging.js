@@ -390,8 +390,11 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     const shownHit = state.hit;
     for (const element of Object.values(buttons)) element.classList.remove("chosen");
     if (!shownHit) {
-      hit.replaceChildren(h("div", { class: "empty" }, h("h1", {}, "All hits are judged"),
-        h("p", {}, "Thank you. You can change earlier answers, or add a query of your own.")));
+      hit.replaceChildren(state.progress.queries
+        ? h("div", { class: "empty" }, h("h1", {}, "All hits are judged"),
+          h("p", {}, "Thank you. You can change earlier answers, or add a query of your own."))
+        : h("div", { class: "empty" }, h("h1", {}, "No queries yet"),
+          h("p", {}, "Type a query: its hits are shown here, one at a time."), queryForm()));
       return;
     }
     const place = shownHit.position ? `Text ${shownHit.position} of ${shownHit.pooled}` : "Text";
