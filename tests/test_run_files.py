@@ -19,6 +19,7 @@ from tiny_collection import write_lines
 
 from hybrid_cli import runs
 from hybrid_cli.collections import collection
+from hybrid_cli.collections.readers.queries import text_id
 from hybrid_cli.errors import HybridError
 from hybrid_cli.runs import run as reading
 
@@ -269,7 +270,8 @@ def searched(tmp_path: Path) -> Path:
         tmp_path / "docs.csv", "id,text", "d1,salt of the deep sea", "d2,two tides of one day", "d3,salt"
     )
     queries = write_lines(tmp_path / "q.txt", "salt of oceans", "tides by day", "deep water")
-    write_lines(tmp_path / "judgments.tsv", "1 0 d1 1", "2 0 d2 1", "3 0 d1 1")
+    qids = [text_id(text) for text in ("salt of oceans", "tides by day", "deep water")]
+    write_lines(tmp_path / "judgments.tsv", *(f"{qids[number]} 0 d{1 + number % 2} 1" for number in range(3)))
     commands = [
         ["prepare", "files", docs, "--output", tmp_path / "data"],
         *(
