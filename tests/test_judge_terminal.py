@@ -16,7 +16,7 @@ from judging import FIRST, SECOND, lines_of, opinion
 from terminal import Terminal
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
-from hybrid_cli.reporting.judging import discard_keys
+from hybrid_cli.reporting.judging import ANSWERS, discard_keys
 
 TITLES = {title: docid for docid, title, _ in TINY_DOCUMENTS}
 QUERIES = {text: qid for qid, text in TINY_QUERIES["test"]}
@@ -84,7 +84,7 @@ def test_keys_grade_skip_undo_page_and_quit(two_runs: Path) -> None:
     session.press(b"u")
     assert session.wait_for_screen(4) == second
     session.press(b"?")
-    assert "0-3 (grade)" in session.wait_for_screen(5)
+    assert ANSWERS[:40] in session.wait_for_screen(5)
     session.press(b"\x1b[3~\x1bOP\x1b[A\xc3\xa9 ")  # Delete, F1, up, é: none is an answer; space shows the next page
     assert pair_on(session.wait_for_screen(6)) == pair_on(second)
     assert stored() == {pair_on(first): "2"}

@@ -203,7 +203,7 @@ def renewed(
 
 
 def show(found: Gated | Result, settings: Gate) -> int:
-    """Print the result of `gate`, and return the exit code: 1 after a drop, 4 where it cannot be told from chance."""
+    """Print the result of `gate`, and return the exit code: 1 after a drop, 4 if a fall may be chance."""
     result = found if isinstance(found, Result) else found.result()
     if settings.form == "json":
         console.result(result.text("json"))
