@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from ratios import Row, ratios
+from ratios import Row, Used, measured, ratios
 
 MEASURES = ("MRR@10", "nDCG@10", "R@100", "R@1000")
 RANX_MEASURES = ("mrr@10", "ndcg@10", "recall@100", "recall@1000")
@@ -117,16 +115,17 @@ def make_texts(folder: Path, passages: int) -> None:
     pl.DataFrame({"qid": qids, "text": queries}).write_parquet(folder / "queries.parquet")
 
 
-def measured(command: list[str]) -> tuple[float, float, float, str]:
-    """Run a process; return wall seconds, CPU seconds, peak resident gigabytes and its output."""
-    start = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"failed: {command[:3]}")
-    return time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, output
+@contextmanager
+def data_folder(options: argparse.Namespace) -> Iterator[Path]:
+    """Yield the folder of the data: `--folder`, or one that is removed afterwards; what is missing is made."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "run.json").exists():
+            make_data(folder, options.queries, options.hits)
+        if options.passages and not (folder / "queries.parquet").exists():
+            make_texts(folder, options.passages)
+        yield folder
 
 
 def main(words: Sequence[str] | None = None) -> list[Row]:
@@ -139,13 +138,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--no-complement", action="store_true", help="measure `evaluate` only")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args(words)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = options.folder or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "run.json").exists():
-            make_data(folder, options.queries, options.hits)
-        if options.passages and not (folder / "queries.parquet").exists():
-            make_texts(folder, options.passages)
+    with data_folder(options) as folder:
         rows = compare(folder, options.ranx.split(",") if options.ranx else [], options.repeat)
         if not options.no_complement:
             compare_complement(folder, bool(options.passages), options.repeat)
@@ -161,7 +154,7 @@ def compare(folder: Path, forms: list[str], repeat: int) -> list[Row]:
         source = folder / ("run.json" if form == "json" else "run.parquet")
         theirs = [*python, RANX, form, str(source), str(folder / "qrels.json"), ",".join(RANX_MEASURES)]
         commands[f"ranx ({form})"] = theirs
-    found: dict[str, list[tuple[float, float, float, str]]] = {name: [] for name in commands}
+    found: dict[str, list[Used]] = {name: [] for name in commands}
     for number in range(repeat + 1):
         for name, command in commands.items():
             times_of = measured(command)

@@ -11,17 +11,14 @@ With `--learned`, fusion with one weight per query is compared with min-max: 100
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ratios import Row, ratios
+from ratios import Row, Used, measured, ratios
 
 HYBRID = "from hybrid_cli.cli import main; main()"
 RANX = """
@@ -71,16 +68,6 @@ def make_runs(folder: Path, queries: int, hits: int) -> None:
         storage.write_parquet(folder / f"{name}.parquet", [run.to_arrow()], SCHEMAS[Kind.RUN], manifest)
 
 
-def measured(command: list[str]) -> tuple[float, float, float]:
-    """Run a process; return wall seconds, CPU seconds and peak resident gigabytes."""
-    start = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"failed: {command}")
-    return time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
-
-
 def agreement(ours: Path, theirs: Path) -> float:
     """Return the share of the top 10 documents of ranx that are also in the top 10 of hybrid."""
     import polars as pl
@@ -116,13 +103,13 @@ def compare(folder: Path, repeat: int, with_ranx: bool) -> list[Row]:
     python = [sys.executable, "-c"]
     arguments = ["fuse", *runs, "--method", "minmax", "--overwrite", "--output", str(ours)]
     commands = {"hybrid": [*python, HYBRID, *arguments], "ranx": [*python, RANX, *runs, str(theirs)]}
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands if with_ranx or name != "ranx"}
+    found: dict[str, list[Used]] = {name: [] for name in commands if with_ranx or name != "ranx"}
     for _ in range(repeat + 1):
         for name, times in found.items():
             times.append(measured(commands[name]))
     for name, times in found.items():
         del times[0]  # ranx compiles code at its first call on a machine
-        wall, processor, memory = (statistics.median(each) for each in zip(*times, strict=True))
+        wall, processor, memory = (statistics.median(each) for each in zip(*(used[:3] for used in times), strict=True))
         print(f"{name:6} {wall:7.1f} s  {processor:7.1f} s processor  {memory:5.2f} GB", flush=True)
     if not with_ranx:
         return []

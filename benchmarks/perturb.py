@@ -8,13 +8,12 @@ The time of one process covers the start of Python and all work; the best of `--
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from ratios import measured
 
 HYBRID = "from hybrid_cli.cli import main; main()"
 ATTACKS = "char-swap,word-deletion,synonym-replacement,word-order-swap,synonym-insertion"
@@ -34,16 +33,6 @@ def write_questions(path: Path, count: int, length: int) -> None:
             file.write(f"q{number}\t{text}\n")
 
 
-def measured(command: list[str]) -> tuple[float, float, float]:
-    """Run a process; return wall seconds, CPU seconds and peak resident gigabytes."""
-    start = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"failed: {command}")
-    return time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=10_000)
@@ -54,7 +43,7 @@ def main() -> None:
         questions, output = Path(scratch, "questions.tsv"), Path(scratch, "attacked")
         write_questions(questions, options.queries, options.words)
         arguments = ["perturb", str(questions), "--attack", ATTACKS, "--output", str(output), "--overwrite"]
-        wall, processor, memory = min(
+        wall, processor, memory, _ = min(
             measured([sys.executable, "-c", HYBRID, *arguments]) for _ in range(options.repeat)
         )
         print(

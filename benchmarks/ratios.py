@@ -1,12 +1,14 @@
-"""Tasks measured in turns, and ratios as rows of the table of `make bench`."""
+"""Processes and tasks measured in turns, and ratios as rows of the table of `make bench`."""
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -54,3 +56,24 @@ def in_turns(
 def ratios(peer: Sequence[float], ours: Sequence[float]) -> list[float]:
     """Return the ratio of two tasks in each round."""
     return [a / b for a, b in zip(peer, ours, strict=True)]
+
+
+class Used(NamedTuple):
+    """What a process used, and what it printed."""
+
+    seconds: float
+    cpu: float
+    gigabytes: float
+    output: str
+
+
+def measured(command: Sequence[str]) -> Used:
+    """Run a process; return wall seconds, CPU seconds, peak resident gigabytes and its output."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"failed: {command[:3]}")
+    return Used(time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, output)

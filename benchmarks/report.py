@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
-from evaluate import HYBRID, MEASURES, make_data, make_texts, measured
+from evaluate import HYBRID, MEASURES, data_folder
+from ratios import measured
 
 GOAL_SECONDS, GOAL_BYTES = 20, 5_000_000
 
@@ -27,13 +27,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = options.folder or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "run.json").exists():
-            make_data(folder, options.queries, options.hits)
-        if options.passages and not (folder / "queries.parquet").exists():
-            make_texts(folder, options.passages)
+    with data_folder(options) as folder:
         report(folder, bool(options.passages), options.repeat)
 
 

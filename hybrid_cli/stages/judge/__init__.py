@@ -95,7 +95,7 @@ def _retriever(settings: Judge) -> RetrieverFiles | None:
     """
     paths = [name_and_path(str(text))[1] for text in settings.runs]
     found = [folder for path in (settings.collection, *paths) if (folder := retriever_at(path)) is not None]
-    if len(found) + len(paths) > (1 if retriever_at(settings.collection) else 2) and found:
+    if found and len(paths) > (0 if retriever_at(settings.collection) else 1):
         problem = f"judge {found[0]}: pass one retriever, or a collection and runs"
         raise InputError(problem, code="conflicting-options", option="runs", path=found[0])
     if (found or paths) and settings.adjudicate is not None:
