@@ -55,7 +55,7 @@ def test_every_flipped_bit_of_a_run_is_found(tmp_path: Path) -> None:
 def test_pages_have_checksums_and_other_tools_read_the_file(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run.parquet")
     assert pq.read_table(path, page_checksum_verification=True).num_rows == len(HITS)
-    assert records.has_own_checksum(path)
+    assert records.CHECKSUM_KEY in path.read_bytes()
     data = path.read_bytes()
     place = data.index(b"\x28\xb5\x2f\xfd") + 6  # inside the first compressed page
     flip(path, place * 8)

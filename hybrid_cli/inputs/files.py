@@ -139,13 +139,15 @@ def opened(path: Path) -> BufferedReader:
     refuse_special(path)
     try:
         return BufferedReader(_Input(path), _BUFFER)
-    except FileNotFoundError:
-        raise path_error(path, "no such file", code="no-such-file") from None
     except IsADirectoryError:
         raise path_error(path, "is a folder; a file is needed", code="is-a-folder") from None
     except PermissionError:
         problem = "permission denied; change the permissions of the file"
         raise path_error(path, problem, code="permission-denied") from None
+    except OSError:
+        if path.exists():
+            raise
+        raise path_error(path, "no such file", code="no-such-file") from None
 
 
 # ------------------------------------------------------------------------------------------------------------- limits

@@ -404,7 +404,7 @@ def _has_manifest(path: Path) -> bool:
     except DamageError:
         return True
     except InputError as error:
-        if error.code in ("unreadable-file", "read-error"):
+        if error.code == "unreadable-file":
             raise
         return path.suffix == ".parquet" or b'"fingerprint"' in read_bytes(path)
 

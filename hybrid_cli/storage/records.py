@@ -9,7 +9,6 @@ in place of the value; files in a folder are hashed in the manifest of the folde
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -24,9 +23,9 @@ from typing import Any, BinaryIO, Self, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli.errors import DamageError, HybridError, InputError, path_error
-from hybrid_cli.inputs.files import limits, opened, read_bytes, refuse_special, refuse_unsafe_name
-from hybrid_cli.inputs.json_values import NOT_JSON, make_typed, parse_json
+from hybrid_cli.errors import DamageError, InputError, path_error
+from hybrid_cli.inputs.files import limits, opened, refuse_unsafe_name
+from hybrid_cli.inputs.json_values import NOT_JSON, make_typed, parse_json, reason
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CURVE, TRACKING
 from hybrid_cli.storage.schemas import Kind
@@ -156,60 +155,63 @@ def find_as(kind: type[AnyRecord], path: str | Path, any_format: bool = False) -
         any_format: also return records of older formats.
     """
     path = Path(path)
-    refuse_special(path)
-    if not path.exists():
-        raise path_error(path, "no such file or folder", code="no-such-file")
-    text = _stored_text(path)
-    return None if text is None else _parsed(kind, text, path, any_format)
+    values = _stored_values(path)
+    return None if values is None else _parsed(kind, values, path, any_format)
 
 
-def _stored_text(path: Path) -> str | None:
-    if path.is_dir():
-        file = path / MANIFEST
-        return read_bytes(file).decode("utf-8", "replace") if file.exists() else None
-    if path.suffix == ".json":
-        return _text_in_json(path)
-    if path.suffix == ".html":
-        block = IN_PAGE.search(read_bytes(path).decode("utf-8", "replace"))
-        return block[1] if block else None
-    if path.suffix != ".parquet":
+def _stored_values(path: Path) -> Any:
+    """Return the record in a file or folder as JSON values; None without one."""
+    file = path / MANIFEST if path.is_dir() else path
+    if file != path and not file.exists():
         return None
-    text = (parquet_metadata(path).metadata or {}).get(METADATA_KEY)
-    return text.decode("utf-8", "replace") if text else None
-
-
-def _text_in_json(path: Path) -> str | None:
-    if path.stat().st_size > limits().line:  # data of another tool, which are read in pieces
+    with opened(file) as content:
+        if file.suffix == ".parquet":
+            text = (_footer(content, file).metadata or {}).get(METADATA_KEY)
+        elif path.suffix == ".json" and os.fstat(content.fileno()).st_size > limits().line:
+            text = None  # data of another tool, which are read in pieces
+        else:
+            text = content.read(limits().line + 1) if file.suffix in (".json", ".html") else None
+            limits().refuse_line(file, file, len(text or b""), "record")
+    if not text:
         return None
-    text = read_bytes(path).decode("utf-8", "replace").lstrip()
+    if file.suffix == ".json" and file == path:
+        return _values_in_json(text.decode("utf-8", "replace").lstrip(), path)
+    if file.suffix == ".html":
+        block = IN_PAGE.search(text.decode("utf-8", "replace"))
+        text = block[1] if block else None
     try:
-        first, end = json.JSONDecoder().raw_decode(text)
-        if text[end:].strip() and not (isinstance(first, dict) and "manifest" in first):  # JSON lines
-            return None
-    except NOT_JSON:
-        pass
-    content = parse_json(text, path)
-    embedded = content.pop("manifest", None) if isinstance(content, dict) else None
-    if isinstance(embedded, dict) and "checksum" in embedded and embedded.get("fingerprint") != hash_json(content):
-        raise changed_error(path)
-    return json.dumps(embedded) if embedded else None
-
-
-def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) -> AnyRecord:
-    try:
-        values = parse_json(text, MANIFEST)
-        written, kind = (values.get("format"), values.get("kind")) if isinstance(values, dict) else (None, None)
-        newest = newest_format(kind) if kind in list(Kind) else sys.maxsize
-        newer = isinstance(written, int) and written > newest  # whose other fields may be unknown here
-        stored = values.pop("checksum", _IN_FOOTER) if isinstance(values, dict) else _IN_FOOTER
-        parsed = None if newer else _typed(record, values)
+        return parse_json(text, MANIFEST) if text else None
     except InputError as error:
-        _refuse_newer(text, path)
-        problem = f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact"
-        raise DamageError(problem, code="damaged-manifest", **{**error.fields, "path": path}) from None
-    if parsed is None:
+        raise _damaged(path, error) from None
+
+
+def _values_in_json(text: str, path: Path) -> Any:
+    """Return the record in a JSON file; None in data of another tool, such as JSON lines."""
+    try:
+        content, end = json.JSONDecoder().raw_decode(text)
+    except NOT_JSON as error:
+        raise path_error(path, f"is not readable JSON ({reason(error)})", code="not-json") from None
+    stored = content.pop("manifest", None) if isinstance(content, dict) else None
+    if stored and text[end:].strip():
+        raise path_error(path, "is not readable JSON (text follows its object)", code="not-json")
+    if isinstance(stored, dict) and "checksum" in stored and stored.get("fingerprint") != hash_json(content):
+        raise changed_error(path)
+    return stored or None
+
+
+def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) -> AnyRecord:
+    facts = values if isinstance(values, dict) else {}
+    written, kind = facts.get("format"), facts.get("kind")
+    newest = newest_format(kind) if kind in list(Kind) else sys.maxsize
+    if isinstance(written, int) and written > newest:  # its other fields may be unknown here
         problem = f"has format {written}, this hybrid reads up to {newest}; update hybrid"
         raise path_error(path, problem, code="newer-format")
+    stored = facts.pop("checksum", _IN_FOOTER)
+    try:
+        parsed = _typed(record, values)
+    except InputError as error:
+        _refuse_newer(facts, path)
+        raise _damaged(path, error) from None
     if stored not in (_IN_FOOTER, hash_json(values)):
         problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
         raise DamageError(problem, code="damaged-manifest", path=path)
@@ -217,6 +219,11 @@ def _parsed(record: type[AnyRecord], text: str, path: Path, any_format: bool) ->
         problem = f"{parsed.kind} of an older version (format {parsed.format}); run `hybrid {parsed.stage} --overwrite`"
         raise path_error(path, problem, code="older-format", format=parsed.format)
     return parsed
+
+
+def _damaged(path: Path, error: InputError) -> DamageError:
+    problem = f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact"
+    return DamageError(problem, code="damaged-manifest", **{**error.fields, "path": path})
 
 
 def _typed(kind: type[AnyRecord], values: Any) -> AnyRecord:
@@ -228,12 +235,10 @@ def _typed(kind: type[AnyRecord], values: Any) -> AnyRecord:
     return checked
 
 
-def _refuse_newer(text: str, path: Path) -> None:
+def _refuse_newer(facts: Mapping[str, Any], path: Path) -> None:
     """Refuse a record of a later version of hybrid, whose kinds and fields may be unknown here."""
-    try:
-        version = json.loads(text)["versions"]["hybrid"]
-    except (*NOT_JSON, TypeError, LookupError):
-        return
+    versions = facts.get("versions")
+    version = versions.get("hybrid") if isinstance(versions, dict) else None
     if is_later(version):
         problem = f"was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid"
         raise path_error(path, problem, code="newer-version", version=version)
@@ -241,7 +246,7 @@ def _refuse_newer(text: str, path: Path) -> None:
 
 def has_checksums(path: Path) -> bool:
     """Return whether the content of an artifact can be checked; early versions wrote no checksums."""
-    return has_own_checksum(path) if path.suffix == ".parquet" else '"checksum"' in (_stored_text(path) or "")
+    return "checksum" in (_stored_values(path) or {})
 
 
 def parquet_metadata(path: Path) -> pq.FileMetaData:
@@ -250,19 +255,16 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     Raises:
         InputError: the file is unreadable, truncated or not Parquet.
     """
-    refuse_special(path)
+    with opened(path) as file:
+        return _footer(file, path)
+
+
+def _footer(file: BinaryIO, path: Path) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(path)
-    except PermissionError:
-        problem = "permission denied; change the permissions of the file"
-        raise path_error(path, problem, code="permission-denied") from None
+        return pq.read_metadata(file)
     except (pa.ArrowException, OSError, ValueError) as error:
-        if path.is_file() and getattr(error, "errno", None) != errno.EIO and has_own_checksum(path):
-            compare_checksum(path)
+        _compare_checksum(file, path)
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        if isinstance(error, OSError) and error.errno == errno.EIO:
-            problem = f"{path}: cannot be read ({first}); check the disk"
-            raise HybridError(problem, code="read-error", path=path) from None
         raise path_error(path, f"is not a complete Parquet file ({first}); rebuild it", code="not-parquet") from None
 
 
@@ -373,26 +375,24 @@ class Hashing:
 
 def write_checksum(path: Path, digest: str) -> None:
     """Write the checksum into a Parquet file whose footer contains the key with the value `NO_CHECKSUM`."""
-    checksum = _checksum_of(path)
+    with opened(path) as file:
+        checksum = _stored_checksum(file, path)
     assert checksum is not None, f"{path}: no checksum to fill in"
     disk.patch(path, checksum[0], digest.encode())
-
-
-def has_own_checksum(path: Path) -> bool:
-    """Return whether a file contains its own checksum, or a part of it."""
-    return CHECKSUM_KEY in _tail(path)[1]
 
 
 def compare_checksum(path: Path) -> None:
     """Compare a Parquet file with the checksum that it contains; a file without one passes.
 
-    The manifest in the footer names the key too, so a file that lost its checksum does not pass.
-
     Raises:
         DamageError: they differ.
     """
-    checksum = _checksum_of(path)
-    if _digest_without_checksum(path, checksum[0]) != checksum[1] if checksum else has_own_checksum(path):
+    with opened(path) as file:
+        _compare_checksum(file, path)
+
+
+def _compare_checksum(file: BinaryIO, path: Path) -> None:
+    if (checksum := _stored_checksum(file, path)) and _digest_without(file, checksum[0]) != checksum[1]:
         raise changed_error(path)
 
 
@@ -408,31 +408,29 @@ def hash_file(path: Path) -> str:
         return str(hashlib.file_digest(file, new_hash).hexdigest())
 
 
-def _tail(path: Path) -> tuple[int, bytes]:
-    """Return the last bytes of a file, and their place."""
-    with opened(path) as file:
-        begin = max(0, file.seek(0, os.SEEK_END) - _TAIL)
-        file.seek(begin)
-        return begin, file.read()
+def _stored_checksum(file: BinaryIO, path: Path) -> tuple[int, str] | None:
+    """Return the position and the value of the checksum in a file; None if the file has none.
 
-
-def _checksum_of(path: Path) -> tuple[int, str] | None:
-    """Return the position and the value of the checksum in a file; None if the file has none."""
-    begin, tail = _tail(path)
+    Raises:
+        DamageError: the file lost it: the record in the footer names the key too.
+    """
+    begin = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+    tail = file.read()
     matches = deque(_ENTRY.finditer(tail), maxlen=1)
+    if not matches and CHECKSUM_KEY in tail:
+        raise changed_error(path)
     return (begin + matches[0].start(1), matches[0][1].decode()) if matches else None
 
 
-def _digest_without_checksum(path: Path, position: int) -> str:
-    """Return the hash of a file with zeros in place of its checksum."""
-    digest = new_hash()
-    with opened(path) as file:
-        for begin, size in ((0, position), (position + len(NO_CHECKSUM), None)):
-            file.seek(begin)
-            if begin:
-                digest.update(NO_CHECKSUM.encode())
-            left = size
-            while block := file.read(_BLOCK if left is None else min(_BLOCK, left)):
-                digest.update(block)
-                left = None if left is None else left - len(block)
+def _digest_without(file: BinaryIO, position: int) -> str:
+    """Return the hash of a file with zeros in place of its checksum at a position."""
+    digest, left = new_hash(), position
+    file.seek(0)
+    while left and (block := file.read(min(_BLOCK, left))):
+        digest.update(block)
+        left -= len(block)
+    digest.update(NO_CHECKSUM.encode())
+    file.seek(position + len(NO_CHECKSUM))
+    while block := file.read(_BLOCK):
+        digest.update(block)
     return str(digest.hexdigest())
