@@ -35,22 +35,21 @@ KILLED = """
 import os, signal, sys
 from hybrid_cli.artifacts import remote
 from hybrid_cli.cli import main
-owner, name, end, after = {0}
-call = getattr(eval(owner), name)
+name, end, after = {0}
+call = getattr(remote, name)
 def die(*given):
     if after and given[-1].endswith(end):
         call(*given)
     if given[-1].endswith(end):
         os.kill(os.getpid(), signal.SIGKILL)
     return call(*given)
-setattr(eval(owner), name, die)
+setattr(remote, name, die)
 main()
 """
 
 
 def killed(command: str, name: str, end: str, after: bool = False) -> None:
-    owner = {"put": "remote.Upload", "get_object": "remote"}[name]
-    ended = processes.run(KILLED.format((owner, name, end, after)), *command.split())
+    ended = processes.run(KILLED.format((name, end, after)), *command.split())
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
@@ -289,10 +288,9 @@ def test_a_damaged_copy_is_named_and_downloaded_again(bucket: Bucket, local: Pat
 
 def test_an_output_that_a_process_of_this_machine_writes_is_refused(bucket: Bucket, local: Path) -> None:
     stored(bucket, local)
-    writer = remote.Upload(f"{bucket}/out/bm25.parquet", Search(index=local, query="x"))
-    done = hybrid(*CHAIN[2].format(bucket).split())
+    with remote.uploading(f"{bucket}/out/bm25.parquet", Search(index=local, query="x")):
+        done = hybrid(*CHAIN[2].format(bucket).split())
     assert (done.code, done.problem, done.fields["path"]) == (1, "output-in-use", f"{bucket}/out/bm25.parquet")
-    writer.end(upload=True)
     run(bucket, 2)
 
 
@@ -301,7 +299,7 @@ def test_of_two_machines_that_write_an_output_one_succeeds(
     bucket: Bucket, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     with_index(bucket, local)
-    upload, put, codes = remote.Upload.publish, remote.Upload.put, list[int]()
+    upload, put, codes = remote.publish, remote.put, list[int]()
     command = CHAIN[1].format(bucket).split()
 
     def other_machine() -> None:
@@ -310,17 +308,17 @@ def test_of_two_machines_that_write_an_output_one_succeeds(
             cache = str(tmp_path / "other")
             codes[0] = processes.run(processes.HYBRID, *command, "--fields", "text", HYBRID_CACHE=cache).returncode
 
-    def upload_late(self: remote.Upload) -> None:
+    def upload_late(*given: Any) -> None:
         other_machine()
-        upload(self)
+        upload(*given)
 
-    def put_late(self: remote.Upload, name: str) -> None:
-        put(self, name)
+    def put_late(url: str, name: str) -> None:
+        put(url, name)
         other_machine()
 
     early = moment == "before its upload"
     with monkeypatch.context() as patched:
-        patched.setattr(remote.Upload, "publish" if early else "put", upload_late if early else put_late)
+        patched.setattr(remote, "publish" if early else "put", upload_late if early else put_late)
         done = hybrid(*command)
     assert (done.code, codes) == ((1, [0]) if early else (0, [2]))  # its folder without manifest is no artifact
     assert done.problem == ("output-changed" if early else "")
@@ -336,15 +334,15 @@ def test_of_two_machines_that_write_an_output_one_succeeds(
 
 def test_replaced_files_are_not_published(bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_index(bucket, local)
-    put = remote.Upload.put
+    put = remote.put
 
-    def meddle(self: remote.Upload, name: str) -> None:
-        put(self, name)
+    def meddle(url: str, name: str) -> None:
+        put(url, name)
         if name == "docids.parquet":
             bucket.put(f"out/bm25/{name}", b"of another")
 
     with monkeypatch.context() as patched:
-        patched.setattr(remote.Upload, "put", meddle)
+        patched.setattr(remote, "put", meddle)
         done = hybrid(*CHAIN[1].format(bucket).split())
     assert (done.code, done.problem) == (1, "output-changed")
     assert "out/bm25/manifest.json" not in bucket.names("out")
@@ -509,14 +507,14 @@ def test_judgments_are_uploaded_after_ctrl_c(with_runs: Bucket) -> None:
 
 def test_judgments_that_changed_meanwhile_are_kept(with_runs: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(with_runs, "1", monkeypatch).code == 0
-    upload, other = remote.Upload.publish, b"q9\t0\td1\t1\n"
+    upload, other = remote.publish, b"q9\t0\td1\t1\n"
 
-    def meddle(self: remote.Upload) -> None:
+    def meddle(*given: Any) -> None:
         with_runs.put("mine.tsv", other)
-        upload(self)
+        upload(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(remote.Upload, "publish", meddle)
+        patched.setattr(remote, "publish", meddle)
         done = judged(with_runs, "12", monkeypatch)
     copy = remote.copy_of(f"{with_runs}/mine.tsv")
     assert (done.code, done.problem, str(copy) in done.err) == (1, "output-changed", True)

@@ -12,6 +12,7 @@ not uploaded yet: no download replaces it, and the same command finds it up to d
 from __future__ import annotations
 
 import errno
+import fnmatch
 import json
 import os
 import re
@@ -20,29 +21,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from functools import cache, partial
+from glob import has_magic
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pyarrow.fs as pa_fs
 from filelock import FileLock, Timeout
-from fsspec.implementations.arrow import ArrowFSWrapper
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.manifest import find_manifest
 from hybrid_cli.cluster import inputs_on_machine
-from hybrid_cli.errors import DamageError, HybridError, InputError
+from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.inputs.files import opened, refuse_unsafe_name
-from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.storage import MANIFEST, Kind, disk, files
 from hybrid_cli.threads import ThreadPool
 
 S = TypeVar("S", bound=Settings)
-Objects = Mapping[str, Any]  # name relative to a URL, empty for the object itself -> its pyarrow.fs.FileInfo
-States = dict[str, list[int]]  # name -> size and time of an object, or of its copy
+States = dict[str, list[int]]  # name relative to a URL, empty for the object itself -> size and time, also of its copy
 
 AT_ONCE = 8  # transfers
 PATIENCE = timedelta(seconds=30)  # of Google's client, which otherwise tries again for 15 minutes
@@ -70,6 +68,7 @@ _PROBLEMS = {  # code -> words in messages of the stores, and the message
         "the object store does not answer; check the network, the endpoint (AWS_ENDPOINT_URL) and the file of "
         "GOOGLE_APPLICATION_CREDENTIALS, and repeat the command",
     ),
+    "store-failed": ("", "the object store failed; repeat the command to resume"),
 }
 
 
@@ -88,29 +87,17 @@ def local_paths(settings: S) -> Iterator[S]:
         InputError: no such object or bucket, no access, or an output that hybrid did not write.
         HybridError: the store does not answer, or another process writes the output.
     """
-    given = {name: getattr(settings, name) for name in settings.given if has_url(getattr(settings, name))}
-    before, uploads, done = inputs_on_machine.get(), list[Upload](), False
-    try:
-        if "output" in given:
-            output, shared = _url_in(given["output"]), os.environ.get("LOCAL_WORLD_SIZE", "1")
-            if os.environ.get("WORLD_SIZE", "1") != shared:
-                problem = "the processes of several machines need a folder that all of them read"
-                raise _refusal(f"--output {output}", "output-not-shared", problem)
-            for end in _ENDS.get(settings.command, ("",)):
-                uploads.append(Upload(f"{output}{end}", settings))
-        urls = _download([(name, url) for name, value in given.items() if name != "output" for url in _urls(value)])
-        inputs_on_machine.set(partial(fetch_all, str(root()), urls))
-        yield settings.changed(**{name: _local_value(value) for name, value in given.items()})
-        done = True
-    except DamageError as error:
-        if str(root()) in str(error):
-            error.args = (f"{error} (to download a copy again, remove it)",)
-        raise
-    finally:
-        inputs_on_machine.set(before)
-        with ExitStack() as ends:  # all of them, also after an error of one
-            for upload in uploads:
-                ends.callback(upload.end, done or settings.command in _ENDS)
+    given = {name: value for name in settings.given if has_url(value := getattr(settings, name))}
+    urls: dict[str, list[str]] = {name: [] for name in given}
+    changes = {name: _local_value(value, urls[name]) for name, value in given.items()}
+    outputs = [f"{url}{end}" for url in urls.pop("output", ()) for end in _ENDS.get(settings.command, ("",))]
+    with ExitStack() as ends:  # all of them, also after an error of one
+        for url in outputs:
+            ends.enter_context(uploading(url, settings))
+        downloaded = _download(urls)
+        ends.callback(inputs_on_machine.set, inputs_on_machine.get())
+        inputs_on_machine.set(partial(fetch_all, str(root()), downloaded))
+        yield settings.changed(**changes)
 
 
 def fetch_all(folder: str, urls: Iterable[str]) -> None:
@@ -122,25 +109,27 @@ def fetch_all(folder: str, urls: Iterable[str]) -> None:
 
 def local_copies(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return paths, with those of their downloaded copies in place of URLs; for callers without settings."""
-    named = [str(path) if isinstance(path, str) else Path(path) for path in paths]
-    _download([("", url) for path in named for url in _urls(path)])
-    return [Path(_local_value(path)) for path in named]
+    urls: list[str] = []
+    copies = [Path(_local_value(path, urls)) for path in paths]
+    _download({"": urls})
+    return copies
 
 
-def _download(named: list[tuple[str, str]]) -> list[str]:
+def _download(named: Mapping[str, Iterable[str]]) -> list[str]:
     """Download the URLs of options, and the inputs that they record and that stages need; return all URLs."""
-    for _, url in named:
+    urls = dict.fromkeys(url for some in named.values() for url in some)
+    for url in urls:
         fetch(url)
-    buckets = {_bucket(url) for _, url in named}
-    recorded = {url_of_input for option, url in named for url_of_input in _input_urls(option, url, buckets)}
-    inputs = [url for url in sorted(recorded) if objects(url)]
+    buckets = {_bucket(url) for url in urls}
+    recorded = {source for option, some in named.items() for url in some for source in _inputs(option, url)}
+    inputs = [url for url in sorted(recorded) if _bucket(url) in buckets - {url} and objects(url)]  # no whole bucket
     for url in inputs:
         fetch(url)
-    return [*(url for _, url in named), *inputs]
+    return [*urls, *inputs]
 
 
-def _input_urls(option: str, url: str, buckets: set[str]) -> Iterator[str]:
-    """Yield the URLs of inputs that the artifacts at a URL record by relative paths, in the named buckets."""
+def _inputs(option: str, url: str) -> Iterator[str]:
+    """Yield the URLs of inputs that the artifacts at a URL record by relative paths."""
     copy = copy_of(url)
     for path in [copy] if copy.exists() else sorted(copy.parent.glob(copy.name)):
         try:
@@ -151,9 +140,8 @@ def _input_urls(option: str, url: str, buckets: set[str]) -> Iterator[str]:
             continue
         for role in manifest.inputs:
             source = manifest.input_path(role) if role.split()[0] in _RECORDED.get(manifest.kind, ()) else None
-            input_url = _url_of(source) if source is not None and source.is_relative_to(root()) else ""
-            if _bucket(input_url) in buckets - {input_url}:  # never a whole bucket
-                yield input_url
+            if source is not None and source.is_relative_to(root()):
+                yield _url_of(source)
 
 
 # ---------------------------------------------------------------------------------------------------------------- URLs
@@ -185,49 +173,38 @@ def _bucket(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-def _urls(value: Any) -> Iterator[str]:
-    """Yield the URLs in the value of an option."""
-    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
-    for text in filter(has_url, values):
-        yield re.sub(r":\d+$", "", _url_in(text))  # `run:URL:COUNT`
-
-
-def _url_in(text: object) -> str:
-    """Return the URL in a text such as `run:s3://BUCKET/KEY`, also if a Path has lost its second slash."""
-    return URL.sub(r"\g<scheme>://\g<key>", str(text)).rstrip("/")
-
-
-def _local_value(value: Any) -> Any:
-    """Return the value of an option with paths of copies in place of URLs."""
+def _local_value(value: Any, urls: list[str]) -> Any:
+    """Return the value of an option with paths of copies in place of URLs, which are added to `urls`."""
     if isinstance(value, Mapping):
-        return {name: _local_value(item) for name, item in value.items()}
+        return {name: _local_value(item, urls) for name, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_local_value, value))
+        return tuple(_local_value(item, urls) for item in value)
     match = URL.fullmatch(str(value)) if has_url(value) else None
-    return type(value)(f"{match['before'] or ''}{copy_of(_url_in(value))}") if match else value
+    if match is None:
+        return value
+    url = f"{match['scheme']}://{match['key'].rstrip('/')}"  # a Path has lost its second slash
+    urls.append(re.sub(r":\d+$", "", url))  # `run:URL:COUNT`
+    return type(value)(f"{match['before'] or ''}{copy_of(url)}")
 
 
 # --------------------------------------------------------------------------------------------------------------- store
 
 
 @cache
-def _system(scheme: str, endpoint: str, region: str) -> Any:
-    options: dict[str, Any] = {"retry_time_limit": PATIENCE, "anonymous": bool(endpoint)}  # an emulator has no accounts
-    if scheme == "s3":
-        protocol, _, host = endpoint.rpartition("://")
-        options = {"retry_strategy": pa_fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS)}
-        options |= {"region": region} if region else {}
-        options |= {"endpoint_override": host.rstrip("/"), "scheme": protocol or "https"} if host else {}
-    system = (pa_fs.S3FileSystem if scheme == "s3" else pa_fs.GcsFileSystem)(**options)
-    return ArrowFSWrapper(system, skip_instance_cache=True)
+def _system(scheme: str, endpoint: str, region: str) -> pa_fs.FileSystem:
+    if scheme == "gs":  # an emulator has no accounts
+        return pa_fs.GcsFileSystem(retry_time_limit=PATIENCE, anonymous=bool(endpoint))
+    protocol, _, host = endpoint.rpartition("://")
+    service = {"endpoint_override": host.rstrip("/"), "scheme": protocol or "https"} if host else {}
+    retries = pa_fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS)
+    return pa_fs.S3FileSystem(retry_strategy=retries, region=region or None, **service)
 
 
 @contextmanager
-def _open_object(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
+def _open_object(url: str, name: str = "") -> Iterator[tuple[pa_fs.FileSystem, str]]:
     """Yield the store of a URL and the path of an object in it; an error of the store becomes one line."""
     scheme, _, key = url.partition("://")
-    variables = ([os.environ[name] for name in names if os.environ.get(name)] for names in _VARIABLES[scheme])
-    endpoint, region = (next(iter(names), "") for names in variables)
+    endpoint, region = (next(filter(None, map(os.environ.get, names)), "") for names in _VARIABLES[scheme])
     try:
         if scheme == "s3" and not endpoint and not region:
             region = pa_fs.resolve_s3_region(key.split("/")[0])
@@ -236,66 +213,62 @@ def _open_object(url: str, name: str = "") -> Iterator[tuple[Any, str]]:
         if error.filename or error.errno not in (None, errno.ENOENT):  # of a local file
             raise
         text = " ".join(str(error).split())
-        for code, (words, problem) in _PROBLEMS.items():
-            if re.search(words, text):
-                kind = HybridError if code == "store-unreachable" else InputError
-                raise _refusal(url, code, problem, kind) from None
-        problem = f"the object store failed ({text[:160]}); repeat the command to resume"
-        raise _refusal(url, "store-failed", problem, HybridError) from None
+        code, (_, problem) = next(item for item in _PROBLEMS.items() if re.search(item[1][0], text))
+        kind = HybridError if code.startswith("store") else InputError
+        raise _refusal(url, code, f"{problem} ({text[:160]})" if code == "store-failed" else problem, kind) from None
 
 
-def objects(url: str) -> dict[str, Any]:
-    """Return the objects of a URL, without hidden ones; see `Objects`.
-
-    pyarrow lists them: the wrapper leaves out names with empty parts, and has no times in nanoseconds.
+def objects(url: str) -> States:
+    """Return the states of the objects of a URL, without hidden ones.
 
     Raises:
         InputError: no such bucket, no access, or an object whose name could lead out of the folder.
     """
     with _open_object(url) as (store, key):
-        if store.fs.get_file_info(key).type == pa_fs.FileType.File:
-            return {"": store.fs.get_file_info(key)}
-        listed = store.fs.get_file_info(pa_fs.FileSelector(key, allow_not_found=True, recursive=True))
-        if not listed and store.fs.get_file_info(key.split("/")[0]).type == pa_fs.FileType.NotFound:
+        info = store.get_file_info(key)
+        if info.type == pa_fs.FileType.File:
+            return {"": _state(info)}
+        listed = store.get_file_info(pa_fs.FileSelector(key, allow_not_found=True, recursive=True))
+        if not listed and store.get_file_info(key.split("/")[0]).type == pa_fs.FileType.NotFound:
             raise _refusal(url, "no-such-bucket", _PROBLEMS["no-such-bucket"][1])
-    by_name = {info.path[len(key) + 1 :]: info for info in listed if info.type == pa_fs.FileType.File}
-    by_name.pop("", None)  # the mark of the folder
-    for name in by_name:
+    states = {info.path[len(key) + 1 :]: _state(info) for info in listed if info.type == pa_fs.FileType.File}
+    states.pop("", None)  # the mark of the folder
+    for name in states:
         refuse_unsafe_name(name, url)
-    folders = {str(folder) for name in by_name for folder in PurePosixPath(name).parents}
-    if both := next((name for name in folders & by_name.keys() if by_name[name].size), None):
-        raise _refusal(url, "object-and-folder", f"{both} is an object and a folder; rename one of them")
-    return {name: info for name, info in by_name.items() if name not in folders and not _is_hidden(name)}
+    folders = {str(folder) for name in states for folder in PurePosixPath(name).parents}
+    marks = {name for name in folders & states.keys() if not states[name][0]}
+    return {name: state for name, state in states.items() if name not in marks and not _is_hidden(name)}
 
 
 def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _states(infos: Objects) -> States:
-    """Return sizes and times of objects; some stores round the time of a single object to seconds."""
-    return {name: [info.size, info.mtime_ns // _SECOND * _SECOND] for name, info in infos.items()}
+def _state(info: pa_fs.FileInfo) -> list[int]:
+    return [info.size, info.mtime_ns // _SECOND * _SECOND]  # some stores round the time of a single object to seconds
 
 
 def _states_of_copies(copy: Path) -> States:
-    paths = [path for path in (copy, *copy.rglob("*")) if path.is_file()]
-    names = {path.relative_to(copy).as_posix() if path != copy else "": path.stat() for path in paths}
-    return {name: [status.st_size, status.st_mtime_ns] for name, status in names.items() if not _is_hidden(name)}
+    paths = (path for path in (copy, *copy.rglob("*")) if path.is_file())
+    states = {path.as_posix()[len(copy.as_posix()) + 1 :]: path.stat() for path in paths}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in states.items() if not _is_hidden(name)}
 
 
 def _mark(path: Path, state: list[int]) -> None:
-    """Give a file the time of its object; one that another artifact shares is copied first."""
-    if path.stat().st_nlink > 1:
-        with files.replacing(path) as scratch:
-            disk.copy(path, scratch)
+    """Give a copy the time of its object."""
     os.utime(path, ns=(state[1], state[1]))
 
 
-def _transfer(what: str, call: Callable[[str], None], names: Iterable[str]) -> None:
+def _in_order(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return files, and the manifests that are copied after them, that of the folder last."""
+    manifests = {name for name in names if PurePosixPath(name).name == MANIFEST}
+    return sorted(set(names) - manifests), sorted(manifests, key=lambda name: (-name.count("/"), name))
+
+
+def _transfer(what: str, call: Callable[[str], None], names: list[str]) -> None:
     """Call a function for names, some at a time."""
-    waiting = list(names)
-    with console.progress(what, len(waiting), "files") as advance, ThreadPool(AT_ONCE) as pool:
-        for _ in pool.map(call, waiting):
+    with console.progress(what, len(names), "files") as advance, ThreadPool(AT_ONCE) as pool:
+        for _ in pool.map(call, names):
             advance(1)
 
 
@@ -309,25 +282,28 @@ def fetch(url: str) -> None:
         InputError: no such object, or the finished output of a command that is not uploaded.
     """
     _refuse_pending(copy_of(url))
-    matches, (folder, _, pattern) = {url: objects(url)}, url.rpartition("/")
-    if not matches[url] and any(letter in pattern for letter in "*?["):
-        names = {path.name for path in copy_of(folder).glob("[!.]*")}  # some were deleted in the store
-        names |= {name.split("/")[0] for name in objects(folder)}
-        matches = {f"{folder}/{name}": objects(f"{folder}/{name}") for name in names if fnmatchcase(name, pattern)}
-    if not any(matches.values()):
+    folder, _, pattern = url.rpartition("/")
+    if states := objects(url):
+        _copy(url, states)
+        return
+    names = fnmatch.filter({name.split("/")[0] for name in objects(folder)}, pattern) if has_magic(pattern) else []
+    if not names:
         raise _refusal(url, "no-such-object", "no such object or folder")
-    for matched, infos in sorted(matches.items()):
-        _refuse_pending(copy_of(matched))
-        _copy(matched, infos)
+    for path in copy_of(folder).glob("[!.]*"):
+        if fnmatch.fnmatch(path.name, pattern) and path.name not in names:  # deleted in the store
+            _refuse_pending(path)
+            disk.remove(path)
+    for name in names:
+        fetch(f"{folder}/{name}")
 
 
-def _copy(url: str, infos: Objects) -> None:
+def _copy(url: str, states: States) -> None:
     """Make the copy of a URL equal to its objects; until it is, it has no manifest.
 
     Raises:
         HybridError: objects changed meanwhile, or the store failed.
     """
-    copy, states = copy_of(url), _states(infos)
+    copy, what = copy_of(url), f"download {url}"
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(root() / f".{_bucket(url).replace('://', '.')}.lock"):  # the processes of a machine share the cache
         copies = _states_of_copies(copy)
@@ -335,36 +311,38 @@ def _copy(url: str, infos: Objects) -> None:
         stale = copies.keys() - states.keys()
         if not missing and not stale:
             return
-        size, advice = sum(infos[name].size for name in missing), "set HYBRID_CACHE to a folder on another disk"
-        console.forecast(size, f"download {url}", advice, files.scratch_path(copy))
+        advice = "set HYBRID_CACHE to a folder on another disk"
+        console.forecast(sum(states[name][0] for name in missing), what, advice, files.scratch_path(copy))
         newest = max((states[name][1] for name in missing), default=0)
         time.sleep(min(max(newest + _SECOND - time.time_ns(), 0), _SECOND) / _SECOND)  # later versions have other times
-        for name in {*stale, *(copies.keys() & {MANIFEST})}:
+        _, manifests = _in_order(copies)
+        for name in {*stale, *manifests}:
             disk.remove(copy / name)
         for folder in sorted((path for path in (copy, *copy.rglob("*")) if path.is_dir()), reverse=True):
             with suppress(OSError):  # not empty
                 folder.rmdir()
+        first, last = _in_order(missing | (states.keys() & set(manifests)))
         get = partial(get_object, url, states)
-        _transfer(f"download {url}", get, sorted(missing - {MANIFEST}))
-        if MANIFEST in infos:
-            get(MANIFEST)
-        if infos and _states(objects(url)) != states:
-            disk.remove(copy / MANIFEST if copy.is_dir() else copy)
+        _transfer(what, get, first)
+        for name in last:
+            get(name)
+        if states and objects(url) != states:
+            for name in last or first:
+                disk.remove(copy / name)
             raise _refusal(url, "input-changed", "changed while it was downloaded; repeat the command", HybridError)
 
 
 def get_object(url: str, states: States, name: str) -> None:
     """Download an object below a URL; its copy gets its time."""
     path = copy_of(url) / name
-    for above in path.parents:
-        if above.is_file():  # the copy of an object that was there before
-            disk.remove(above)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        disk.remove(path)
     with files.replacing(path) as scratch:
-        with disk.create(scratch) as file, _open_object(url, name) as (store, key):
-            store.get_file(key, file)
+        with (
+            disk.create(scratch) as file,
+            _open_object(url, name) as (store, key),
+            store.open_input_stream(key, compression=None) as source,
+        ):
+            shutil.copyfileobj(source, file, _BLOCK)
         _mark(scratch, states[name])
 
 
@@ -384,126 +362,133 @@ def _note_of(output: Path) -> Path:
 def _is_pending(output: Path) -> bool:
     """Return whether the copy of an output differs from the objects that its note names."""
     note = _note_of(output)
-    return note.is_file() and output.exists() and _states_of_copies(output) != read_object(note)
+    return note.is_file() and output.exists() and _states_of_copies(output) != json.loads(note.read_bytes())
 
 
 # ------------------------------------------------------------------------------------------------------------- uploads
 
 
-class Upload:
-    """The output of a stage in a store, locked on this machine until `end`.
+@contextmanager
+def uploading(url: str, settings: Settings) -> Iterator[None]:
+    """Lock the output of a command in a store, on this machine; upload it if the block succeeds.
 
     Args:
         url: its URL.
         settings: settings of the command.
 
     Raises:
+        InputError: the folder is no output of hybrid.
         HybridError: another process writes the output, or has written it since this copy.
     """
-
-    def __init__(self, url: str, settings: Settings):
-        self.url, self.copy, self.note = url, copy_of(url), _note_of(copy_of(url))
-        self.overwrite = bool(getattr(settings, "overwrite", False))
-        self.leads = os.environ.get("RANK", "0") == "0"  # of the processes of a training
-        self.note.parent.mkdir(parents=True, exist_ok=True)
-        self.lock = FileLock(f"{self.note}.lock", blocking=False, thread_local=False)
+    if os.environ.get("WORLD_SIZE", "1") != os.environ.get("LOCAL_WORLD_SIZE", "1"):
+        problem = "the processes of several machines need a folder that all of them read"
+        raise _refusal(f"--output {url}", "output-not-shared", problem)
+    copy, note, done = copy_of(url), _note_of(copy_of(url)), settings.command in _ENDS
+    leads = os.environ.get("RANK", "0") == "0"  # of the processes of a training
+    note.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{note}.lock", blocking=False, thread_local=False)
+    try:
+        if leads:
+            lock.acquire()
+        changes = partial(_changes, url, _begin(url, settings, leads), bool(getattr(settings, "overwrite", False)))
+        if _is_pending(copy):
+            changes()
         try:
-            if self.leads:
-                self.lock.acquire()
-            self._begin(settings.command)
-        except Timeout:
-            problem = "another process of this machine writes it; wait for it, or stop it"
-            raise _refusal(url, "output-in-use", problem, HybridError) from None
-        except BaseException:
-            self.lock.release()
-            raise
-
-    def _begin(self, command: str) -> None:
-        """Bring the copy to the state of the store, so that the checks of a local output apply, and note it."""
-        before = objects(self.url)
-        self.noted = _states(before)
-        if _is_pending(self.copy):
-            self.noted = read_object(self.note)
-            self._refuse_changes(before)
-            return
-        _refuse_pending(self.copy)
-        if before and not {"", MANIFEST} & before.keys() and command not in (*_FOLDERS, *_ENDS):
-            problem = f"has no {MANIFEST}: an unfinished upload, or no artifact; remove it, or name another output"
-            raise _refusal(self.url, "foreign-folder", problem)
-        _copy(self.url, before)
-        if self.leads:
-            with files.replacing(self.note) as scratch:
-                disk.write_text(scratch, json.dumps(self.noted))
-
-    def end(self, upload: bool) -> None:
-        """Upload the output if it has changed; without `upload`, it stays for a call of the same command.
-
-        Raises:
-            HybridError: another process writes the output, or has written it meanwhile.
-        """
-        try:
-            if self.leads and upload and _is_pending(self.copy):
-                self.publish()
-            if self.leads and not _is_pending(self.copy):
-                disk.remove(self.note)
+            yield
+            done = True
         finally:
-            self.lock.release()
+            if leads and done and _is_pending(copy):
+                publish(url, changes)
+            if leads and (done or not _is_pending(copy)):
+                disk.remove(note)
+    except Timeout:
+        problem = "another process of this machine writes it; wait for it, or stop it"
+        raise _refusal(url, "output-in-use", problem, HybridError) from None
+    finally:
+        lock.release()
 
-    def publish(self) -> None:
-        """Upload files, then manifests, that of the folder last, if no other process has written meanwhile."""
-        stored, names = objects(self.url), list(_states_of_copies(self.copy))
-        self._refuse_changes(stored)
-        missing = [name for name in names if not self._holds(name, stored)]
-        obsolete = stored.keys() - set(names)
-        if missing or obsolete:
-            last = {name for name in missing if PurePosixPath(name).name == MANIFEST} | ({MANIFEST} & set(names))
-            for name in stored.keys() & {*last, *obsolete}:
-                with _open_object(self.url, name) as (store, key):
-                    store.rm_file(key)
-            _transfer(f"upload {self.url}", self.put, (name for name in missing if name not in last))
-            copies = _states_of_copies(self.copy)
-            if _states(objects(self.url)) != {name: copies[name] for name in names if name not in last}:
-                problem = "another process wrote it during the upload, so nothing was published; repeat the command"
-                raise _refusal(self.url, "output-changed", problem, HybridError)
-            for name in sorted(last, key=lambda name: (-name.count("/"), name)):
-                self.put(name)
-            text = f"uploaded to {self.url}: {console.counted(file=len(missing))}"
-            console.note(text, code="uploaded", url=self.url, count=len(missing))
-        with files.replacing(self.note) as scratch:
-            disk.write_text(scratch, json.dumps(_states_of_copies(self.copy)))
 
-    def _refuse_changes(self, infos: Objects) -> None:
-        """Refuse to replace what another process has written since the note; `overwrite` allows it."""
-        changed = [name for name, state in _states(infos).items() if state != self.noted.get(name)]
-        if not self.overwrite and any(not self._holds(name, infos) for name in changed):
-            problem = f"another process has written it since; pass --overwrite to replace it, or remove {self.copy}"
-            raise _refusal(self.url, "output-changed", problem, HybridError)
+def _begin(url: str, settings: Settings, leads: bool) -> States:
+    """Bring the copy to the state of the store, so that the checks of a local output apply; return and note it."""
+    copy, note = copy_of(url), _note_of(copy_of(url))
+    stored = objects(url)
+    if _is_pending(copy):
+        return json.loads(note.read_bytes())  # type: ignore[no-any-return]
+    _refuse_pending(copy)
+    if stored and not {"", MANIFEST} & stored.keys() and settings.command not in (*_FOLDERS, *_ENDS):
+        problem = f"has no {MANIFEST}: an unfinished upload, or no artifact; remove it, or name another output"
+        raise _refusal(url, "foreign-folder", problem)
+    _copy(url, stored)
+    if leads:
+        with files.replacing(note) as scratch:
+            disk.write_text(scratch, json.dumps(stored))
+    return stored
 
-    def _holds(self, name: str, infos: Objects) -> bool:
-        """Return whether an object has the bytes of its copy, which then gets the time of the object."""
-        path, state = self.copy / name, _states(infos).get(name)
-        if state is None or not path.is_file() or path.stat().st_size != state[0]:
-            return False
-        if path.stat().st_nlink > 1 or path.stat().st_mtime_ns != state[1]:
-            with (
-                opened(path) as own,
-                _open_object(self.url, name) as (store, key),
-                store.fs.open_input_stream(key, compression=None) as other,
-            ):
-                while block := other.read(_BLOCK):
-                    if block != own.read(len(block)):
-                        return False
-        _mark(path, state)
-        return True
 
-    def put(self, name: str) -> None:
-        """Upload a file, which gets the time of the object; an object of a part of it is removed."""
-        with opened(self.copy / name) as source, _open_object(self.url, name) as (store, key):
-            try:
-                with store.fs.open_output_stream(key, compression=None) as target:
-                    shutil.copyfileobj(source, target, _BLOCK)
-            except BaseException:  # the stream was closed
-                with suppress(OSError):
-                    store.rm_file(key)
-                raise
-            _mark(self.copy / name, _states({name: store.fs.get_file_info(key)})[name])
+def _changes(url: str, noted: States, overwrite: bool) -> tuple[set[str], set[str]]:
+    """Return the names of the files to upload, and of the objects to remove.
+
+    Raises:
+        HybridError: another process has written objects since they were noted, and may not be overwritten.
+    """
+    stored, copy = objects(url), copy_of(url)
+    names = _states_of_copies(copy).keys()
+    missing = {name for name in names if not _is_stored(url, name, stored.get(name))}
+    kept = names - missing
+    if not overwrite and any(state != noted.get(name) for name, state in stored.items() if name not in kept):
+        problem = f"another process has written it since; pass --overwrite to replace it, or remove {copy}"
+        raise _refusal(url, "output-changed", problem, HybridError)
+    return missing, stored.keys() - names
+
+
+def publish(url: str, changes: Callable[[], tuple[set[str], set[str]]]) -> None:
+    """Upload files, then manifests, that of the folder last, if no other process has written meanwhile."""
+    missing, obsolete = changes()
+    if not missing and not obsolete:
+        return
+    copy = copy_of(url)
+    first, last = _in_order({*missing, *(_states_of_copies(copy).keys() & {MANIFEST})})
+    for name in objects(url).keys() & {*last, *obsolete}:
+        with _open_object(url, name) as (store, key):
+            store.delete_file(key)
+    _transfer(f"upload {url}", partial(put, url), first)
+    if objects(url) != {name: state for name, state in _states_of_copies(copy).items() if name not in last}:
+        problem = "another process wrote it during the upload, so nothing was published; repeat the command"
+        raise _refusal(url, "output-changed", problem, HybridError)
+    for name in last:
+        put(url, name)
+    text = f"uploaded to {url}: {console.counted(file=len(missing))}"
+    console.note(text, code="uploaded", url=url, count=len(missing))
+
+
+def _is_stored(url: str, name: str, state: list[int] | None) -> bool:
+    """Return whether an object of a state has the bytes of its copy, which then gets its time."""
+    path = copy_of(url) / name
+    status = path.stat()
+    if state is None or status.st_size != state[0]:
+        return False
+    if status.st_mtime_ns != state[1]:
+        with (
+            opened(path) as own,
+            _open_object(url, name) as (store, key),
+            store.open_input_stream(key, compression=None) as other,
+        ):
+            while block := other.read(_BLOCK):
+                if block != own.read(len(block)):
+                    return False
+    _mark(path, state)
+    return True
+
+
+def put(url: str, name: str) -> None:
+    """Upload a file, which gets the time of the object; an object of a part of it is removed."""
+    path = copy_of(url) / name
+    with opened(path) as source, _open_object(url, name) as (store, key):
+        try:
+            with store.open_output_stream(key, compression=None) as target:
+                shutil.copyfileobj(source, target, _BLOCK)
+        except BaseException:  # the stream was closed
+            with suppress(OSError):
+                store.delete_file(key)
+            raise
+        _mark(path, _state(store.get_file_info(key)))
