@@ -14,7 +14,7 @@ import polars as pl
 from hybrid_cli import runs
 from hybrid_cli.artifacts import retrievers
 from hybrid_cli.artifacts.belonging import belongs_together
-from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, index_kinds, manifests_of, metadata_of, warn_lost
+from hybrid_cli.artifacts.indexes import index_kinds, manifests_of, metadata_of, open_texts
 from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections.collection import TextStore
@@ -133,7 +133,7 @@ def open_retriever(path: PathLike, **options: Any) -> OpenIndex:
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
     files = RetrieverFiles.read(retriever_at(folder) or folder)
     index, again = retrievers.open_retriever(files, settings), partial(open_retriever, path, **options)
-    return OpenIndex(index, _documents(files.manifests), files.manifests, again)
+    return OpenIndex(index, open_texts(files.manifests), files.manifests, again)
 
 
 def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **options: Any) -> OpenIndex:
@@ -158,24 +158,16 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
     belongs_together(indexes=dict(zip(folders, parts, strict=True)))
     if len(folders) > 1:
-        return OpenIndex(retrievers.open_fused(folders, parts, settings, weights), _documents(parts), parts, again)
+        return OpenIndex(retrievers.open_fused(folders, parts, settings, weights), open_texts(parts), parts, again)
     if weights is not None:
         raise InputError("open_index: weights need several indexes", code="option-does-not-apply", option="weights")
-    return OpenIndex(retrievers.open_searchable(folders[0], settings), _documents(parts), parts, again)
-
-
-def _documents(parts: Sequence[Sequence[Manifest]]) -> TextStore | None:
-    """Return the documents of indexes, of which `parts` are the manifests; warn if the corpora are lost."""
-    recorded = corpora_of(parts)
-    warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
-    corpora = existing_paths(recorded)
-    return TextStore(corpora) if corpora else None
+    return OpenIndex(retrievers.open_searchable(folders[0], settings), open_texts(parts), parts, again)
 
 
 def open_encoder(
     model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: Precision = Encode.dtype
 ) -> Encoder:
-    """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
+    """Open an encoder: `encode_queries(texts)` and `encodeopen_texts(titles, texts)` return float32 arrays [n, d].
 
     Args:
         model: `minilm`, a folder or its URL, or a Hugging Face id.

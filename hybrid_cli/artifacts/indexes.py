@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from glob import glob, has_magic
 from pathlib import Path
@@ -14,6 +14,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Input, Manifest, Named, Output, Recorded, has_content, recorded_input
 from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.encoders.contract import is_static
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import HybridError, InputError, path_error
@@ -35,41 +36,48 @@ def index_manifest(path: Path, sharded: bool = False) -> Manifest:
         InputError: the artifact is not such an index.
     """
     manifest = artifacts.read_manifest(path)
-    if manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX) or (sharded and manifest.kind == Kind.SHARDS):
+    return manifest if sharded and manifest.kind == Kind.SHARDS else _of_index(path, manifest)
+
+
+def _of_index(path: Path, manifest: Manifest) -> Manifest:
+    if manifest.kind in (Kind.LEXICAL_INDEX, Kind.DENSE_INDEX):
         return manifest
     only = "only `search` and `update` read a sharded index; build one without --shards"
     raise manifest.other_kind(path, only if manifest.kind == Kind.SHARDS else "an index is needed here")
 
 
-def shards_of(index: Path) -> tuple[Path, ...]:
+def shards_of(index: Path) -> dict[Path, Manifest]:
     """Return the indexes that are searched as one: those of a pattern, of a sharded index, or the index itself.
+
+    Returns:
+        path -> manifest, each read once.
 
     Raises:
         InputError: no such index, a shard is missing, or shards that do not belong together.
     """
     if has_magic(str(index)) and not index.exists():
         folders = (path for path in sorted(map(Path, glob(str(index)))) if path.is_dir())
-        shards = tuple(shard for folder in folders for shard in shards_of(folder))
+        shards = {shard: manifest for folder in folders for shard, manifest in shards_of(folder).items()}
         if not shards:
             raise path_error(index, "no index has such a name", code="no-such-file")
-    elif index.is_dir() and artifacts.read_manifest(index).kind == Kind.SHARDS:
-        shards = tuple(sorted(index.glob(layout.SHARDS)))
+    elif (whole := artifacts.read_manifest(index)).kind == Kind.SHARDS:
+        shards = {shard: index_manifest(shard) for shard in sorted(index.glob(layout.SHARDS))}
     else:
-        return (index,)
-    manifests = [index_manifest(path) for path in shards]
-    for path, manifest in zip(shards[1:], manifests[1:], strict=True):
-        if manifest.kind != manifests[0].kind:
-            raise manifest.other_kind(path, f"{shards[0]} is {manifests[0].kind.phrase}", manifests[0].kind)
-    if manifests[0].kind == Kind.LEXICAL_INDEX:
-        _check_lexical(index, shards, manifests)
+        return {index: _of_index(index, whole)}
+    (first, kind), *others = ((path, manifest.kind) for path, manifest in shards.items())
+    for path, other in others:
+        if other != kind:
+            raise shards[path].other_kind(path, f"{first} is {kind.phrase}", kind)
+    if kind == Kind.LEXICAL_INDEX:
+        _check_lexical(index, shards)
     else:
-        _check_dense(shards, manifests)
+        _check_dense(shards)
     return shards
 
 
 def manifests_of(indexes: Sequence[Path]) -> list[list[Manifest]]:
     """Return the manifests of each index, several for one of shards."""
-    return [[index_manifest(shard) for shard in shards_of(index)] for index in indexes]
+    return [[*shards_of(index).values()] for index in indexes]
 
 
 def write_manifests(output: Output, work: Path, language: str) -> dict[str, Any]:
@@ -154,17 +162,17 @@ def kind_in_words(index: Path, manifest: Manifest) -> str:
     return f"{index} is {LEARNED if LEARNED in kinds else manifest.kind.phrase}{static}"
 
 
-def _check_lexical(pattern: Path, shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+def _check_lexical(pattern: Path, shards: Mapping[Path, Manifest]) -> None:
     """Refuse lexical indexes without common statistics, and a set of shards that is not complete."""
-    first = manifests[0]
-    for path, manifest in zip(shards, manifests, strict=True):
+    home, first = next(iter(shards.items()))
+    for path, manifest in shards.items():
         if "shard" not in manifest.counts:
             problem = "has statistics of its own documents only; build shards with `index-bm25 --shards`"
             raise path_error(path, problem, code="other-statistics")
         if not artifacts.same_call(manifest, first) or _parameters(manifest) != _parameters(first):
-            problem = f"has other statistics than {shards[0]}; use the shards of one sharded index"
+            problem = f"has other statistics than {home}; use the shards of one sharded index"
             raise path_error(path, problem, code="other-statistics")
-    numbers = [manifest.counts["shard"] for manifest in manifests]
+    numbers = [manifest.counts["shard"] for manifest in shards.values()]
     absent = sorted(set(range(first.counts["shards"])) - set(numbers))
     if absent:
         last = first.counts["shards"] - 1
@@ -178,15 +186,16 @@ def _parameters(manifest: Manifest) -> tuple[float, ...]:
     return tuple(manifest.counts[name] for name in ("shards", "k1", "b"))
 
 
-def _check_dense(shards: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+def _check_dense(shards: Mapping[Path, Manifest]) -> None:
     """Refuse dense indexes of other vectors or types, and a document in two of them."""
-    infos = [info_of(manifest) for manifest in manifests]
-    for path, info in zip(shards, infos, strict=True):
-        if (info.encoder, info.dim) != (infos[0].encoder, infos[0].dim):
-            problem = f"has vectors of another encoder than {shards[0]}; encode both with one model"
+    infos = {path: info_of(manifest) for path, manifest in shards.items()}
+    home, first = next(iter(infos.items()))
+    for path, info in infos.items():
+        if (info.encoder, info.dim) != (first.encoder, first.dim):
+            problem = f"has vectors of another encoder than {home}; encode both with one model"
             raise path_error(path, problem, code="other-encoder")
-        if _LISTS.sub("IVF", info.factory) != _LISTS.sub("IVF", infos[0].factory):
-            problem = f"has index type {info.factory}, {shards[0]} has {infos[0].factory}; rebuild one of them"
+        if _LISTS.sub("IVF", info.factory) != _LISTS.sub("IVF", first.factory):
+            problem = f"has index type {info.factory}, {home} has {first.factory}; rebuild one of them"
             raise path_error(path, problem, code="other-index-type")
     known = pl.concat([pl.DataFrame({"docid": docids_of(path), "shard": str(path)}) for path in shards])
     repeated = known.filter(pl.col("docid").is_duplicated()).sort("docid", maintain_order=True)
@@ -244,6 +253,18 @@ def warn_lost(corpora: Iterable[Recorded], consequence: str) -> None:
         missing = [path for path in lost if not path.exists()]
         text = f"{', '.join(lost.values())}: {consequence}"
         console.warn(text, code="corpus-changed", paths=list(lost), missing=missing)
+
+
+def open_texts(indexes: Iterable[Sequence[Manifest]]) -> TextStore | None:
+    """Return titles and texts of the documents of indexes; None, with a warning, if their corpora are lost.
+
+    Args:
+        indexes: the manifests of each index, several for one of shards.
+    """
+    recorded = corpora_of(indexes)
+    warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
+    corpora = existing_paths(recorded)
+    return TextStore(corpora) if corpora else None
 
 
 def existing_paths(corpora: Iterable[Recorded]) -> list[Path]:

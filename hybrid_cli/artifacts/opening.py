@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from hybrid_cli.artifacts.indexes import (
     docids_of,
     find_model,
     group_of,
-    index_manifest,
     info_of,
     quantization,
     read_info,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 def open_index(
     path: Path,
     options: Searching | None = None,
-    shards: Sequence[Path] | None = None,
+    shards: Mapping[Path, Manifest] | None = None,
     vectors: Path | None = None,
 ) -> Index:
     """Open one index for search, of passages with their documents as hits.
@@ -64,18 +63,18 @@ def open_index(
         InputError: the artifact is not an index, or the encoder differs from the one that built it.
     """
     options, shards = options or Searching(), shards or shards_of(path)
-    manifests = [index_manifest(shard) for shard in shards]
+    manifests = list(shards.values())
     parts: Sequence[Index]
     if manifests[0].kind == Kind.DENSE_INDEX:
         parts = _dense_parts(shards, options, vectors)
     else:
-        parts = _lexical_parts(path, options, shards, manifests)
+        parts = _lexical_parts(path, options, shards, manifests[0])
     opened = parts[0] if len(parts) == 1 else ShardedIndex(parts)
     rule = group_of(options.group, [manifests])
     return opened if rule == NO_GROUPS else Grouped(opened, rule)
 
 
-def _dense_parts(shards: Sequence[Path], options: Searching, vectors: Path | None) -> list[DenseIndex]:
+def _dense_parts(shards: Iterable[Path], options: Searching, vectors: Path | None) -> list[DenseIndex]:
     limit_threads(options.threads)
     indexes = [_with_options(shard, options) for shard in shards]
     if vectors is None:
@@ -114,11 +113,9 @@ def _with_options(path: Path, options: Searching) -> DenseIndex:
     return replace(index, gpus=None if options.faiss_device == ALL_GPUS else tuple(pick_gpus(options.faiss_device)))
 
 
-def _lexical_parts(
-    path: Path, options: Searching, shards: Sequence[Path], manifests: Sequence[Manifest]
-) -> list[Index]:
+def _lexical_parts(path: Path, options: Searching, shards: Iterable[Path], first: Manifest) -> list[Index]:
     whole = {"--rm3": options.rm3, f"--engine {options.engine}": options.engine != "matrix"}
-    if "shard" in manifests[0].counts and any(whole.values()):
+    if "shard" in first.counts and any(whole.values()):
         option = next(name for name, chosen in whole.items() if chosen)
         problem = f"{option}: not with shards; build one index with `index-bm25`, without --shards"
         raise InputError(problem, code="option-does-not-apply", option=option)
@@ -126,7 +123,7 @@ def _lexical_parts(
 
     rm3 = Rm3(options.fb_terms, options.fb_docs, options.fb_weight) if options.rm3 else None
     if options.engine == "lucene":
-        return [_open_lucene(path, options, manifests[0], rm3)]
+        return [_open_lucene(path, options, first, rm3)]
     given = options.k1, options.b, options.model, options.device, options.threads
     opened = [open_lexical(shard, *given) for shard in shards]
     if options.engine == "matrix-8bit":

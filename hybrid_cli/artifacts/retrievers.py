@@ -118,6 +118,12 @@ def retriever_at(path: Path) -> Path | None:
     return next((folder for folder in (path, path / OF_AUTO) if is_retriever(folder)), None)
 
 
+def find_retriever(path: Path) -> RetrieverFiles | None:
+    """Read a retriever, or that of the folder of `auto`; None for any other path; see `RetrieverFiles.read`."""
+    folder = retriever_at(path)
+    return None if folder is None else RetrieverFiles.read(folder)
+
+
 def read_retriever(folder: Path) -> StoredRetriever:
     """Return the content of a retriever.
 
@@ -298,7 +304,7 @@ def open_retriever(files: RetrieverFiles, options: Searching | None = None) -> R
 def open_searchable(
     path: Path,
     options: Searching | None = None,
-    shards: Sequence[Path] | None = None,
+    shards: Mapping[Path, Manifest] | None = None,
     vectors: Path | None = None,
 ) -> Index:
     """Open an index or a retriever for search; see `open_index`."""

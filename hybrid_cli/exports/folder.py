@@ -35,8 +35,8 @@ def _parts(files: RetrieverFiles) -> dict[str, Part]:
     models, texts = dict[str, Path](), dict[str, Path]()
     if (stored := files.stored.reranker) is not None and not _is_packaged(str(stored["model"])):
         models[str(stored["fingerprint"])] = resolve(reranker_path(files.folder, stored), local=True)
-    for index, manifests in zip(files.indexes, files.manifests, strict=True):
-        for shard, manifest in zip(shards_of(index), manifests, strict=True):
+    for index in files.indexes:
+        for shard, manifest in shards_of(index).items():
             recorded = manifest.inputs.get("model")
             if recorded and not (shard / layout.INDEX_ENCODER).is_dir() and not _is_packaged(recorded.get("name")):
                 models[recorded["fingerprint"]] = find_model(shard, manifest)

@@ -13,12 +13,13 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, group_of, manifests_of, metadata_of, warn_lost
+from hybrid_cli.artifacts.indexes import group_of, manifests_of, metadata_of, open_texts
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.artifacts.retrievers import (
     RetrieverFiles,
     StoredRetriever,
     default_fusion,
+    find_retriever,
     named_indexes,
     open_retriever,
     retriever_at,
@@ -132,10 +133,7 @@ class Live:
     @cached_property
     def texts(self) -> TextStore | None:
         """Titles and texts; None if the corpora are not where the indexes record them."""
-        recorded = corpora_of(self.files.manifests)
-        warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
-        corpora = existing_paths(recorded)
-        return TextStore(corpora) if corpora else None
+        return open_texts(self.files.manifests)
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -358,8 +356,8 @@ def _plain(value: Any) -> Any:
 
 def _files(path: Path) -> RetrieverFiles:
     """Return a retriever on disk, or an index as a retriever of one index."""
-    if (folder := retriever_at(path)) is not None:
-        return RetrieverFiles.read(folder)
+    if (files := find_retriever(path)) is not None:
+        return files
     manifests = manifests_of([path])
     group = group_of(None, manifests)
     stored = StoredRetriever(named_indexes([path], path.parent), "weighted-sum", (1.0,), "zero", HITS, group)

@@ -14,7 +14,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.judged import warn_raters
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
+from hybrid_cli.artifacts.retrievers import find_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Gate
 from hybrid_cli.commands.analysis import GateInputs
@@ -212,8 +212,7 @@ def _indexed(run: Path) -> set[str]:
 
 def _system(path: Path, run: Path) -> dict[str, Any]:
     """Return the settings of a system and the fingerprints of its parts."""
-    if (folder := retriever_at(path)) is not None:
-        files = RetrieverFiles.read(folder)
+    if (files := find_retriever(path)) is not None:
         fusion = {name: json_value(value) for name, value in asdict(files.stored).items() if name in _FUSION}
         indexes = zip(files.names, files.stored.indexes, strict=True)
         return {**fusion, **{f"index {name}": index["fingerprint"] for name, index in indexes}}

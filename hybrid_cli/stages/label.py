@@ -96,7 +96,7 @@ def _queries(settings: Label, inputs: dict[str, Path], run: Run | None) -> Queri
         return labels.given_queries(inputs["queries"], settings, run)
     index = inputs["index"]
     lexical = RetrieverFiles.read(index).of_kind(Kind.LEXICAL_INDEX) if is_retriever(index) else [index]
-    language = artifacts.read_manifest(shards_of(lexical[0])[0]).options["language"] if lexical else ENGLISH
+    language = next(iter(shards_of(lexical[0]).values())).options["language"] if lexical else ENGLISH
     return labels.sentence_queries(inputs["corpus"], inputs.get("questions"), language, settings)
 
 

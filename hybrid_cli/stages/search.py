@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,6 @@ from hybrid_cli.artifacts.indexes import (
     existing_paths,
     group_of,
     index_kinds,
-    index_manifest,
     kind_in_words,
     metadata_of,
     model_input,
@@ -32,7 +31,7 @@ from hybrid_cli.artifacts.indexes import (
 )
 from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.artifacts.opening import open_hybrid, open_index, open_lexical
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, open_fused, open_retriever, open_searchable, retriever_at
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, find_retriever, open_fused, open_retriever, open_searchable
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.commands import Search
@@ -69,11 +68,11 @@ def search(settings: Search) -> Any:
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
-    files = next((RetrieverFiles.read(folder) for path in settings.indexes if (folder := retriever_at(path))), None)
+    files = next(filter(None, map(find_retriever, settings.indexes)), None)
     if files is not None:
         settings = _of_retriever(settings, files.folder)
-    shards = [shards_of(path) for path in settings.indexes]
-    parts = files.manifests if files else [[index_manifest(shard) for shard in paths] for paths in shards]
+    shards = [] if files else [shards_of(path) for path in settings.indexes]
+    parts = files.manifests if files else [[*manifests.values()] for manifests in shards]
     kinds = _kinds(settings, parts, files)
     allowed = None if settings.filter is None else metadata_of(parts, settings.collection).allowed(settings.filter)
     if settings.prints:
@@ -93,14 +92,14 @@ def search(settings: Search) -> Any:
     options |= {} if rule == NO_GROUPS else {"group": rule}
     options |= {} if settings.filter is None else {"filter": settings.filter}
     name = "search --exact" if settings.exact else "search"
-    output = artifacts.output_of(settings, Kind.RUN, _inputs(settings, source), options, name)
+    output = artifacts.output_of(settings, Kind.RUN, _inputs(settings, source, shards), options, name)
     if output.up_to_date:
         return output.path
     warn_changed([manifest for part in parts for manifest in part])
     if settings.tune:
         _write_tuned(output, settings, source)
     else:
-        start = partial(_opened, settings.of_worker(), source, recipe, shards[0], allowed)
+        start = partial(_opened, settings.of_worker(), source, recipe, next(iter(shards), None), allowed)
         calibrated = files is not None and files.stored.calibration is not None and rule == files.stored.group
         _write(output, settings, source, [part[0] for part in parts], start, [PROBABILITY] if calibrated else [])
     return output.path
@@ -141,10 +140,10 @@ def _open(settings: Search, parts: Sequence[Sequence[Manifest]], files: Retrieve
     return open_fused(settings.indexes, parts, settings, settings.weights)
 
 
-def _inputs(settings: Search, source: Path) -> dict[str, Path | artifacts.Named]:
+def _inputs(settings: Search, source: Path, shards: Sequence[Iterable[Path]]) -> dict[str, Path | artifacts.Named]:
     inputs: dict[str, Path | artifacts.Named] = {"queries": source, **weights_file(settings.weights)}
     inputs |= {"qrels": _qrels(settings)} if settings.tune else {}
-    searched = settings.indexes if settings.exact else shards_of(settings.indexes[0])
+    searched = settings.indexes if settings.exact or not shards else list(shards[0])
     if settings.exact or len(searched) > 1:
         inputs |= {f"index {number}": path for number, path in enumerate(searched, 1)}
     else:
@@ -296,7 +295,11 @@ def _parameters(settings: Search, manifests: Sequence[Manifest]) -> dict[str, fl
 
 
 def _opened(
-    settings: Search, source: Path, recipe: FusionRecipe | None, shards: Sequence[Path], allowed: Allowed | None
+    settings: Search,
+    source: Path,
+    recipe: FusionRecipe | None,
+    shards: Mapping[Path, Manifest] | None,
+    allowed: Allowed | None,
 ) -> Callable[[pl.DataFrame], list[pl.DataFrame]]:
     """Open the indexes, a single one with the given shards; return a function from queries to their runs."""
     if recipe:
