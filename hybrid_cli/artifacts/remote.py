@@ -34,6 +34,7 @@ from hybrid_cli.artifacts.manifest import find_manifest
 from hybrid_cli.cluster import inputs_on_machine
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.inputs.files import opened, refuse_unsafe_name
+from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.storage import MANIFEST, Kind, disk, files
@@ -362,7 +363,7 @@ def _note_of(output: Path) -> Path:
 def _is_pending(output: Path) -> bool:
     """Return whether the copy of an output differs from the objects that its note names."""
     note = _note_of(output)
-    return note.is_file() and output.exists() and _states_of_copies(output) != json.loads(note.read_bytes())
+    return note.is_file() and output.exists() and _states_of_copies(output) != read_object(note)
 
 
 # ------------------------------------------------------------------------------------------------------------- uploads
@@ -413,7 +414,7 @@ def _begin(url: str, settings: Settings, leads: bool) -> States:
     copy, note = copy_of(url), _note_of(copy_of(url))
     stored = objects(url)
     if _is_pending(copy):
-        return json.loads(note.read_bytes())  # type: ignore[no-any-return]
+        return read_object(note)
     _refuse_pending(copy)
     if stored and not {"", MANIFEST} & stored.keys() and settings.command not in (*_FOLDERS, *_ENDS):
         problem = f"has no {MANIFEST}: an unfinished upload, or no artifact; remove it, or name another output"
