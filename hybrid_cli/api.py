@@ -167,7 +167,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
 def open_encoder(
     model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: Precision = Encode.dtype
 ) -> Encoder:
-    """Open an encoder: `encode_queries(texts)` and `encodeopen_texts(titles, texts)` return float32 arrays [n, d].
+    """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:
         model: `minilm`, a folder or its URL, or a Hugging Face id.
