@@ -24,8 +24,8 @@ from tiny_collection import corpus_of, write_lines
 
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.inputs.files import Location
-from hybrid_cli.inputs.json_rows import check_field
 from hybrid_cli.inputs.json_values import describe_value, has_type, make_typed, mismatch
+from hybrid_cli.inputs.rows import check_field
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,9 +12,10 @@ from command import Done, hybrid, raises, ran
 from judging import FIRST, QIDS, SECOND, Dying, Killed
 
 from hybrid_cli.collections.collection import read_qrels
-from hybrid_cli.collections.journal import SKIPPED, Answer, Journal, is_journal, is_rater
+from hybrid_cli.collections.journal import SKIPPED, Answer, Journal, is_rater
 from hybrid_cli.collections.judgments import JournalJudgments, open_judgments
-from hybrid_cli.collections.readers.qrels import raters_of
+from hybrid_cli.collections.readers.qrels import JudgmentFile
+from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.storage import disk
 
 RUNS = [f"{FIRST}.trec", f"{SECOND}.trec"]
@@ -120,9 +121,9 @@ def test_fields_of_later_versions_are_kept_and_ignored(tmp_path: Path) -> None:
 def test_a_journal_is_told_from_judgments_in_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "qrels.jsonl"
     path.write_text('{"qid": "q", "docid": "d", "relevance": 7}\n')
-    assert not is_journal(path)
+    assert Journal.of(InputFile.of(path)) is None
     assert read_qrels(path).rows() == [("q", "d", 7)]
-    assert is_journal(write(tmp_path / "j.jsonl", of("anna", "d", 1)))
+    assert Journal.of(InputFile.of(write(tmp_path / "j.jsonl", of("anna", "d", 1)))) is not None
     path.write_text('{"qid": "q", "docid": "d", "relevance": 7}\n')
     with raises("other-suffix"):
         open_judgments(tmp_path / "j.json")
@@ -225,12 +226,12 @@ def test_the_grades_of_people_count_and_an_adjudication_before_the_last(tmp_path
     path = write(tmp_path / "j.jsonl", *rows, Answer("q", "e", rater="anna", undo=True))
     assert graded(path) == {("q", "a"): 1, ("q", "b"): 0, ("q", "c"): 2}
     assert read_qrels(path, of_machine=True).rows() == [("q", "a", 0), ("q", "b", 1), ("q", "c", 0), ("q", "d", 2)]
-    assert raters_of(path) == {"anna": 1, "chief": 1, "ben": 1}
+    assert JudgmentFile.of(path).raters == {"anna": 1, "chief": 1, "ben": 1}
     assert Journal(path).conflicts() == 1
     assert Journal(path).people() == ["anna", "ben"]
     machine = write(tmp_path / "m.jsonl", of("machine:m", "a", 3))
     assert graded(machine) == {("q", "a"): 3}
-    assert raters_of(machine) == {"machine:m": 1}
+    assert JudgmentFile.of(machine).raters == {"machine:m": 1}
 
 
 def test_names_of_people() -> None:

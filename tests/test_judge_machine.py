@@ -21,7 +21,7 @@ from judging import FIRST, QIDS, SECOND, lines_of
 from tiny_collection import write_lines
 
 from hybrid_cli.collections.judgments import FileJudgments
-from hybrid_cli.collections.readers.qrels import judgment_rows
+from hybrid_cli.collections.readers.qrels import JudgmentFile
 from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.stages.judge.machines import (
     BadAnswerError,
@@ -123,7 +123,7 @@ def test_a_model_judges_the_pool_of_all_weights(two_runs: Path, server: Server) 
     assert {row[0] for row in rows} == set(QIDS)
     assert done.says("forecast", calls=len(server.bodies), known=0)
     assert done.says("judged", judgments=len(rows), left=0)
-    assert len(list(judgment_rows(Path("machine.tsv")))) == len(rows)
+    assert len(list(JudgmentFile.of(Path("machine.tsv")).rows())) == len(rows)
     assert {path.name for path in Path().glob("*machine*")} == {"machine.tsv", "machine.tsv.answers"}
     assert "secret" not in Path("machine.tsv.answers").read_text()
     for body in server.bodies:

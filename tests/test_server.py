@@ -19,7 +19,7 @@ from served import TOKEN, Answer, Served
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import open_index, open_retriever
-from hybrid_cli.collections.readers.qrels import raters_of
+from hybrid_cli.collections.readers.qrels import JudgmentFile
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.stages.compose import compose
 
@@ -406,7 +406,7 @@ def test_a_tool_stores_grades_as_those_of_a_machine(retriever: Path, tmp_path: P
     assert not stored.is_error
     assert unknown.is_error
     assert high.is_error
-    assert raters_of(tmp_path / "j.jsonl") == {"machine:mcp": 1}
+    assert JudgmentFile.of(tmp_path / "j.jsonl").raters == {"machine:mcp": 1}
 
 
 def test_a_client_that_judges_needs_the_token(retriever: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.collections.readers import irds
 from hybrid_cli.commands import PrepareDpr, PrepareIrds, PrepareMsmarco, PrepareTevatron, PrepareTrec
 from hybrid_cli.errors import InputError
-from hybrid_cli.inputs.json_rows import named_objects, records
+from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.stages.prepare import prepare
 
 
@@ -164,9 +164,9 @@ def test_an_array_is_read_in_chunks_of_any_size(tmp_path: Path, chunk: int) -> N
         "\n".join(json.dumps(each, indent=1) for each in expected),
     ):
         (tmp_path / "a.json").write_text(text)
-        assert [record for _, record in records(tmp_path / "a.json", chunk)] == expected
+        assert [record for _, record in InputFile.of(tmp_path / "a.json").records(chunk)] == expected
     (tmp_path / "a.json").write_text(json.dumps({str(number): each for number, each in enumerate(expected)}, indent=1))
-    assert [record for _, _, record in named_objects(tmp_path / "a.json", chunk)] == expected
+    assert [record for _, _, record in InputFile.of(tmp_path / "a.json").named_objects(chunk)] == expected
 
 
 INVALID_JSON_IS = [('[{"a": 1}, {"a":', "not-json", 2), ('[{"a": 1}', "not-json", 2)]
@@ -180,7 +180,7 @@ INVALID_JSON_IS += [('{"a": 1,\n"b" 2}', "not-json", 1), ('{"a": nil}', "not-jso
 def test_invalid_json_is_reported_with_its_record(tmp_path: Path, text: str, code: str, line: int) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError) as caught:
-        list(records(tmp_path / "a.json"))
+        list(InputFile.of(tmp_path / "a.json").records())
     assert (caught.value.code, caught.value.fields["line"]) == (code, line)
 
 

@@ -11,6 +11,7 @@ from command import ran, refused
 from hybrid_cli import artifacts
 from hybrid_cli.collections.readers import markup, trec
 from hybrid_cli.errors import InputError
+from hybrid_cli.inputs.rows import InputFile
 
 ADHOC = """<top>
 <head> Tipster Topic Description
@@ -235,7 +236,7 @@ def test_what_describes_a_disk_is_no_document(tmp_path: Path) -> None:
 def test_damaged_documents_are_refused(tmp_path: Path, content: str, problem: str) -> None:
     (tmp_path / "docs").write_text(content)
     with pytest.raises(InputError) as caught:
-        list(trec.sgml_documents(tmp_path / "docs"))
+        list(trec.sgml_documents(InputFile.of(tmp_path / "docs")))
     assert (caught.value.code, caught.value.fields["path"]) == (problem, tmp_path / "docs")
 
 

@@ -36,15 +36,18 @@ class SearchedIndex:
     queries: Path
     options: Searching
 
-    def scorer(self, qids: pl.Series, device: str = DEVICE) -> Callable[[pl.DataFrame], pl.Series]:
+    def scorer(
+        self, qids: pl.Series, device: str = DEVICE, threads: int | None = None
+    ) -> Callable[[pl.DataFrame], pl.Series]:
         """Return a function from pairs (qid, docid) to their scores by the index (float32).
 
         Args:
             qids: ids of all queries of the pairs; they are encoded together, so scores do not depend on the calls.
             device: device of the encoder.
+            threads: CPU threads; None for all cores.
         """
         vectors = self.queries if self.queries.is_dir() else None
-        index = open_index(self.index, self.options.changed(device=device), vectors=vectors)
+        index = open_index(self.index, self.options.changed(device=device, threads=threads), vectors=vectors)
         if vectors is not None:
             return index.scorer(pl.DataFrame({"qid": qids.unique(maintain_order=True)}))
         every = collections.read_queries(self.queries)

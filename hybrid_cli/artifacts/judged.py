@@ -11,10 +11,11 @@ import polars as pl
 from hybrid_cli import console, runs, storage
 from hybrid_cli.artifacts import Manifest, Recorded, find_manifest, lineage
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.journal import MACHINE, Journal, is_journal
-from hybrid_cli.collections.readers.qrels import raters_of
+from hybrid_cli.collections.journal import MACHINE
+from hybrid_cli.collections.readers.qrels import JudgmentFile
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES
+from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.storage import Kind, layout
@@ -77,19 +78,20 @@ def judgments_of(qrels: Path, paths: Mapping[str, Path], of_machine: bool = Fals
     return judgments_for(judgments, ((name, runs.open_run(path).first_docids) for name, path in paths.items()))
 
 
-def machine_raters(qrels: Path) -> dict[str, int]:
+def machine_raters(judged: JudgmentFile) -> dict[str, int]:
     """Return the machines that gave grades in a file of judgments, with their numbers of judgments."""
-    return {rater: count for rater, count in raters_of(qrels).items() if rater.startswith(MACHINE)}
+    return {rater: count for rater, count in judged.raters.items() if rater.startswith(MACHINE)}
 
 
 def warn_raters(qrels: Path) -> None:
     """Warn about judgments of a machine where those of people are expected, and about people who disagree."""
-    if raters := machine_raters(qrels):
+    judged = JudgmentFile.of(qrels)
+    if raters := machine_raters(judged):
         count = sum(raters.values())
         given = f"{console.counted(judgment=count)} by {', '.join(raters)}, not by people"
         text = f"{qrels}: {given}; `evaluate --machine` corrects their bias with judgments of people"
         console.warn(text, code="machine-judgments", path=qrels, judgments=count, raters=list(raters))
-    if is_journal(qrels) and (conflicts := Journal(qrels).conflicts()):
+    if judged.journal is not None and (conflicts := judged.journal.conflicts()):
         text = f"{qrels}: people disagree on {console.counted(hit=conflicts)}, whose last grades count; settle with"
         text = f"{text} `judge --adjudicate {qrels}`"
         console.warn(text, code="conflicting-judgments", path=qrels, conflicts=conflicts)
@@ -123,7 +125,7 @@ class BothJudged:
         Raises:
             InputError: judgments of a machine for those of people, or no common query.
         """
-        if raters := machine_raters(qrels):
+        if raters := machine_raters(JudgmentFile.of(qrels)):
             problem = f"has judgments of {', '.join(raters)}; needs those of people"
             raise path_error(qrels, problem, code="machine-judgments", raters=list(raters))
         people, of_machine = judgments_of(qrels, paths), judgments_of(machine, paths, of_machine=True)
@@ -179,6 +181,74 @@ def missing_split(command: str, collection: Path | None, split: str | None, runs
     text = f"{command}: judgments of split {whole.name} of {whole.collection}, as the runs record it"
     console.note(text, code="assumed-split", path=whole.collection, split=whole.name)
     return whole
+
+
+@dataclass(frozen=True)
+class RunJudgments:
+    """The judgments by which some runs are measured.
+
+    Attributes:
+        path: file of judgments.
+        machine: file of judgments of a machine.
+        corpus: corpus of the collection; None for a file outside of one.
+        assumed: the split that the runs record, where the user left it out.
+        remove_query: hits whose docid is the qid are removed.
+        pseudo_queries: kind of the pseudo-queries that are judged; None for real queries.
+    """
+
+    path: Path
+    machine: Path | None
+    corpus: Path | None
+    assumed: Split | None
+    remove_query: bool
+    pseudo_queries: str | None
+
+    @classmethod
+    def of(
+        cls, command: str, judged: Path | None, split: str | None, runs: Mapping[str, Path], machine: Path | None
+    ) -> RunJudgments | None:
+        """Find the judgments of runs; warn about those of a machine in place of those of people.
+
+        Args:
+            command: name of the command, for notes.
+            judged: collection or file of judgments; None if the runs record it.
+            split: split of the collection.
+            runs: the runs by name.
+            machine: file of judgments of a machine.
+
+        Returns:
+            None if the runs do not record their split.
+
+        Raises:
+            InputError: no such split, or runs of several splits.
+        """
+        assumed = missing_split(command, judged, split, list(runs.values()))
+        if assumed is not None:
+            judged, split = assumed.collection, assumed.name
+        if judged is None:
+            return None
+        path = collections.qrels_path(judged, split)
+        if machine is None:
+            warn_raters(path)
+        corpus = collections.corpus_path(judged) if judged.is_dir() else None
+        return cls(path, machine, corpus, assumed, removes_query(judged, split), lineage.pseudo_queries(path))
+
+    def people(self, runs: Mapping[str, Path]) -> pl.DataFrame:
+        """Return the judgments of people; see `judgments_of`."""
+        return judgments_of(self.path, runs)
+
+    def by_rater(self, command: str, runs: Mapping[str, Path]) -> list[pl.DataFrame]:
+        """Return the judgments of people, and those of a machine if it judged enough of the same queries.
+
+        Those of the machine then begin with the queries of people, in the same order.
+        """
+        if self.machine is None:
+            return [self.people(runs)]
+        found = BothJudged.read(command, self.path, self.machine, runs)
+        if len(found.both) < LEAST_QUERIES:
+            return [found.people]
+        frames = (found.of_both(command), found.both), (found.machine, [*found.both, *found.others])
+        return [pl.DataFrame({"qid": qids}).join(frame, on="qid", maintain_order="left") for frame, qids in frames]
 
 
 def queries_of_judgments(command: str, qrels: Path, corpora: Iterable[Recorded]) -> Path:

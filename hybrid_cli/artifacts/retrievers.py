@@ -20,7 +20,7 @@ from hybrid_cli.collections.sentences import sampled
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import LEXICAL_SHARE, RRF_K, Missing, Normalization
-from hybrid_cli.fusion.weights import chosen_weights, stored_recipe, weights_path
+from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_path
 from hybrid_cli.indexes.options import Searching
 from hybrid_cli.inputs.json_values import make_typed, read_json
 from hybrid_cli.passages import NO_GROUPS, Group
@@ -337,7 +337,7 @@ def open_fused(
     """
     names, sides = short_names(indexes), open_sides(indexes, options)
     if path := weights_path(weights):
-        return Retriever(sides, stored_recipe(path, names, {}))
+        return Retriever(sides, stored_recipe(path, read_tuned(path), names, {}))
     shares = chosen_weights(weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names).weights
     return Retriever(sides, default_fusion(sides, manifests, shares).recipe)
 

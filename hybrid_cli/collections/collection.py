@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, storage
-from hybrid_cli.collections.journal import Journal, is_journal
-from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, judgment_rows
+from hybrid_cli.collections.journal import Journal
+from hybrid_cli.collections.readers.qrels import HIGHEST, LOWEST, JudgmentFile
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.tables import Layout, cell, chosen_columns, open_table
+from hybrid_cli.collections.readers.tables import Layout, cell, open_table
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import Location, is_parquet, refuse_special
+from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.runs import SortedIds
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.storage import SCHEMAS, Kind, layout
@@ -346,10 +347,10 @@ def read_queries(file: Path) -> pl.DataFrame:
             if "answers" not in present:
                 frame = frame.with_columns(pl.lit(None).alias("answers"))
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QUERIES.items())
-    elif is_journal(file):
-        frame = _of_rows(((qid, text, None) for qid, text in Journal(file).queries.items()), _QUERIES)
+    elif (journal := Journal.of(opened := InputFile.of(file))) is not None:
+        frame = _of_rows(((qid, text, None) for qid, text in journal.queries.items()), _QUERIES)
     else:
-        frame = _of_rows((row[1:] for row in query_rows(file)), _QUERIES)
+        frame = _of_rows((row[1:] for row in query_rows(opened)), _QUERIES)
     if frame.is_empty():
         raise path_error(file, "no queries; pass a file with some", code="no-queries")
     _refuse_nulls(frame, ("qid", "text"), file)
@@ -358,7 +359,7 @@ def read_queries(file: Path) -> pl.DataFrame:
 
 
 def read_qrels(file: Path, of_machine: bool = False) -> pl.DataFrame:
-    """Read judgments from a Parquet, JSON lines, CSV or text file, or a journal of `judge`; see `judgment_rows`.
+    """Read judgments from a Parquet, JSON lines, CSV or text file, or a journal of `judge`; see `JudgmentFile`.
 
     Args:
         file: file of judgments.
@@ -376,7 +377,7 @@ def read_qrels(file: Path, of_machine: bool = False) -> pl.DataFrame:
             _refuse_large(frame, file)
             frame = frame.select(pl.col(name).cast(kind) for name, kind in _QRELS.items())
     else:
-        frame = _of_rows((row[1:] for row in judgment_rows(file, of_machine)), _QRELS)
+        frame = _of_rows((row[1:] for row in JudgmentFile.of(file).rows(of_machine)), _QRELS)
     _refuse_nulls(frame, tuple(_QRELS), file)
     if frame.is_empty():
         raise path_error(file, "no judgments; pass a file with some", code="no-judgments")
@@ -431,8 +432,8 @@ def _refuse_nulls(frame: pl.DataFrame, names: tuple[str, ...], file: Path) -> No
         if name in ("qid", "docid"):
             lacking |= frame[name] == ""
         if lacking.any():
-            problem = f"{file}, row {(lacking.arg_max() or 0) + 1}: no {name}"
-            raise InputError(problem, code="missing-value", path=file, row=(lacking.arg_max() or 0) + 1, column=name)
+            location = Location(file, (lacking.arg_max() or 0) + 1, "row")
+            raise location.error(f"no {name}", code="missing-value", column=name)
 
 
 def _refuse_large(judgments: pl.DataFrame, file: Path) -> None:
@@ -452,8 +453,8 @@ def _refuse_repeated(frame: pl.DataFrame, key: list[str], file: Path) -> None:
     if len(repeated):
         name = " ".join(repeated.select(key).row(0))
         again = repeated.filter(pl.struct(key) == pl.struct(key).first())["row"][1]
-        problem = f"{file}, row {again + 1}: {'/'.join(key)} {name} is repeated; keep one row"
-        raise InputError(problem, code="duplicate-id", path=file, row=again + 1, id=name)
+        problem = f"{'/'.join(key)} {name} is repeated; keep one row"
+        raise Location(file, again + 1, "row").error(problem, code="duplicate-id", id=name)
 
 
 # ------------------------------------------------------------------------------------------------------------ expansion
@@ -498,11 +499,12 @@ def expanded_documents(
 
 
 def _read_expansion(path: Path) -> dict[str, list[str]]:
-    table = open_table(path, _EXPANSION, {}, None, None)
-    columns = chosen_columns(table, _EXPANSION, {})
+    table = open_table(InputFile.of(path), _EXPANSION, {}, None, None)
     texts: dict[str, list[str]] = {}
-    for location, row in table.rows(columns.values()):
-        texts.setdefault(cell(row, columns["docid"], location), []).append(cell(row, columns["text"], location))
+    for location, row in table.rows(table.columns.values()):
+        texts.setdefault(cell(row, table.columns["docid"], location), []).append(
+            cell(row, table.columns["text"], location)
+        )
     return texts
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Set
 from pathlib import Path
 
 from hybrid_cli import console
-from hybrid_cli.collections.readers.text_files import lines
 from hybrid_cli.draws import draw
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import plain_suffix, read_unpacked
+from hybrid_cli.inputs.files import plain_suffix, read_text
 from hybrid_cli.inputs.json_values import mismatch, parse_json
+from hybrid_cli.inputs.rows import lines
 
 WHOLE = "all"
 _EXAMPLES = 3
@@ -82,7 +82,7 @@ def read(file: Path) -> Folds:
 
 
 def _json_folds(file: Path) -> Folds:
-    text = read_unpacked(file)
+    text = read_text(file)
     content = parse_json(text, file, parse_int=str, parse_float=str)
     if wrong := mismatch(content, list[list[str]]):
         problem = f'{wrong}; folds are a list of lists of query ids, such as [["301", "302"], ["303"]]'

@@ -17,8 +17,9 @@ from typing import Any, get_type_hints
 
 from hybrid_cli import console
 from hybrid_cli.errors import InputError
-from hybrid_cli.inputs.files import Location, byte_lines, plain_suffix, read_bytes
+from hybrid_cli.inputs.files import Location, byte_lines, read_bytes
 from hybrid_cli.inputs.json_values import NOT_JSON, mismatch_of_fields
+from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.storage import disk
 
 SUFFIX = ".jsonl"
@@ -98,13 +99,12 @@ def is_rater(name: str) -> bool:
     return one_word and not _is_machine(name) and name not in ("qid", "docid")
 
 
-def is_journal(path: Path) -> bool:
+def is_journal(file: InputFile) -> bool:
     """Return whether a file is a journal, by its name and its first line."""
-    if plain_suffix(path) != SUFFIX or not path.is_file():
+    if file.suffix != SUFFIX or file.form != "json" or file.head.lstrip().startswith("["):
         return False
-    first = next((line for line in byte_lines(path) if line.strip()), b"")
     try:
-        row = json.loads(first)
+        row = json.loads(file.first_line)
     except NOT_JSON:
         return False
     return isinstance(row, dict) and {"qid", "docid", "grade", "rater"} <= set(row)
@@ -146,6 +146,15 @@ class Journal:
                     raise
                 problem = f"{path}: the last line is incomplete and is ignored"
                 console.warn(problem, code="incomplete-line", path=path, line=number)
+
+    @classmethod
+    def of(cls, file: InputFile) -> Journal | None:
+        """Return the answers of a journal; None for another file.
+
+        Raises:
+            InputError: a line that is no answer.
+        """
+        return cls(file.path) if is_journal(file) else None
 
     @classmethod
     def growing(cls, path: Path) -> Journal:

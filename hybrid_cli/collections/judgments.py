@@ -12,14 +12,13 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from hybrid_cli import console
 from hybrid_cli.collections.journal import NO_RATER, SKIPPED, SUFFIX, Answer, Journal, Pair, now
-from hybrid_cli.collections.readers.qrels import has_header, judgment_rows, raters_of
-from hybrid_cli.collections.readers.text_files import lines
+from hybrid_cli.collections.readers.qrels import JudgmentFile
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import opened, read_bytes
+from hybrid_cli.inputs.files import read_bytes
 from hybrid_cli.storage import disk
 
 _SKIPPED_GRADE = -1  # in the second file
@@ -27,39 +26,6 @@ _SUFFIXES = (SUFFIX, ".tsv", ".txt")
 _COMPLETE = re.compile(r"[^\t\n]+\t\S+\t[^\t\n]+\t(?:-1|[0-3])")  # grades have one digit: no part of a line fits
 _PART = re.compile(r"[^\t\n]+(?:\t(?:\S+(?:\t(?:[^\t\n]+(?:\t-?)?)?)?)?)?")  # a line that a power failure has cut
 _OTHER = re.compile(r"\S+ +(?:\S+ +)?\S+ +-?[0-9]+")  # written by hand or by another tool, with spaces
-
-
-class Judgments(Protocol):
-    """The answers of a person, on disk.
-
-    Attributes:
-        grades: grade of each judged pair; `SKIPPED` for a skipped one. The last answer is the last.
-        later: pairs to judge after the others.
-        detailed: reasons, times and changed answers are kept.
-    """
-
-    grades: dict[Pair, int | None]
-    later: dict[Pair, None]
-    detailed: bool
-
-    def add(self, qid: str, docids: Iterable[str], grade: int | None, **details: Any) -> None:
-        """Store one grade, or `SKIPPED`, for some hits of a query; the answer is on the disk when this returns.
-
-        Args:
-            qid: id of the query.
-            docids: ids of the hits.
-            grade: 0 to 3, or `SKIPPED`.
-            details: further fields of the `Answer`.
-        """
-
-    def put_off(self, qid: str, docid: str, **details: Any) -> None:
-        """Judge a hit after the others."""
-
-    def undo(self, **details: Any) -> Pair | None:
-        """Take back the last answer; return its first pair, None if there is none."""
-
-    def close(self) -> None:
-        """Close the files."""
 
 
 def open_judgments(path: Path, rater: str | None = None, settles: bool = False) -> Judgments:
@@ -83,7 +49,13 @@ def open_judgments(path: Path, rater: str | None = None, settles: bool = False) 
 
 
 class JournalJudgments:
-    """The answers of a person in a journal; see `Judgments`."""
+    """The answers of a person in a journal.
+
+    Attributes:
+        grades: grade of each judged pair; `SKIPPED` for a skipped one. The last answer is the last.
+        later: pairs to judge after the others.
+        detailed: reasons, times and changed answers are kept.
+    """
 
     detailed = True
 
@@ -119,15 +91,22 @@ class JournalJudgments:
         return Answer(qid, docid, rater=self.rater, time=now(), settles=self.settles, **fields)
 
     def add(self, qid: str, docids: Iterable[str], grade: int | None, **details: Any) -> None:
-        """See `Judgments`."""
+        """Store one grade, or `SKIPPED`, for some hits of a query; the answer is on the disk when this returns.
+
+        Args:
+            qid: id of the query.
+            docids: ids of the hits.
+            grade: 0 to 3, or `SKIPPED`.
+            details: further fields of the `Answer`.
+        """
         self._add([self._answer(qid, docid, grade=grade, **details) for docid in docids])
 
     def put_off(self, qid: str, docid: str, **details: Any) -> None:
-        """See `Judgments`."""
+        """Judge a hit after the others."""
         self._add([self._answer(qid, docid, later=True, **details)])
 
     def undo(self, **details: Any) -> Pair | None:
-        """See `Judgments`; answers of earlier sessions are taken back, too."""
+        """Take back the last answer, also of an earlier session; return its first pair, None if there is none."""
         if details.get("id") in self.journal.ids or not self._acts:
             return None
         pairs = self._acts.pop()
@@ -141,12 +120,12 @@ class JournalJudgments:
         return pairs[0]
 
     def close(self) -> None:
-        """See `Judgments`."""
+        """Close the file."""
         self.journal.close()
 
 
 class FileJudgments:
-    """The answers of a person in a qrels file, and the skipped hits in `NAME.skipped`; see `Judgments`.
+    """The answers of a person in a qrels file, and the skipped hits in `NAME.skipped`; see `JournalJudgments`.
 
     Hits to judge later are in memory.
     """
@@ -166,21 +145,22 @@ class FileJudgments:
         begun = skipped_path(path).exists()
         for file in (path, skipped_path(path)):  # before either file is started
             if file.exists():
-                opened(file).close()
-                _check_rater(file, rater)
+                judged = JudgmentFile.of(file)
+                _check_rater(judged, rater)
                 if not begun:  # a file of a person, which is not changed unless all of it is judgments
-                    _check_rows(file)
-                    _check_columns(file)
+                    _check_rows(judged)
+                    _check_columns(judged)
         self._rater = rater or NO_RATER
         self.grades: dict[Pair, int | None] = {}
         self.later: dict[Pair, None] = {}
         self._files = [_open(file) for file in (skipped_path(path), path)]
         for file, own in ((skipped_path(path), False), (path, True)):
-            self.grades |= {(qid, docid): grade if own else SKIPPED for _, qid, docid, grade in judgment_rows(file)}
+            rows = JudgmentFile.of(file).rows()
+            self.grades |= {(qid, docid): grade if own else SKIPPED for _, qid, docid, grade in rows}
         self._undo: list[tuple[disk.Growing | None, int, list[Pair]]] = []  # None: put off
 
     def add(self, qid: str, docids: Iterable[str], grade: int | None, **_: Any) -> None:
-        """See `Judgments`."""
+        """See `JournalJudgments`."""
         pairs = [(qid, docid) for docid in docids]
         file = self._files[grade is not SKIPPED]
         before = file.size
@@ -192,13 +172,13 @@ class FileJudgments:
             self.later.pop(pair, None)
 
     def put_off(self, qid: str, docid: str, **_: Any) -> None:
-        """See `Judgments`."""
+        """See `JournalJudgments`."""
         self.later.pop((qid, docid), None)
         self.later[qid, docid] = None
         self._undo.append((None, 0, [(qid, docid)]))
 
     def undo(self, **_: Any) -> Pair | None:
-        """See `Judgments`; answers since the file was opened are taken back."""
+        """See `JournalJudgments`; answers since the file was opened are taken back."""
         if not self._undo:
             return None
         file, before, pairs = self._undo.pop()
@@ -209,9 +189,12 @@ class FileJudgments:
         return pairs[0]
 
     def close(self) -> None:
-        """See `Judgments`."""
+        """See `JournalJudgments`."""
         for file in self._files:
             file.close()
+
+
+Judgments: TypeAlias = JournalJudgments | FileJudgments
 
 
 def skipped_path(path: Path) -> Path:
@@ -219,33 +202,34 @@ def skipped_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.skipped")
 
 
-def _check_rater(path: Path, rater: str | None) -> None:
+def _check_rater(judged: JudgmentFile, rater: str | None) -> None:
     """Refuse the file of another person or of a machine, who each write their own."""
     others: list[str] = []
     with suppress(InputError):  # of a line that a power failure has cut, which is removed later
-        others = [name for name in raters_of(path) if name not in (rater, NO_RATER)]
+        others = [name for name in judged.raters if name not in (rater, NO_RATER)]
     if others:
-        raise path_error(path, f"has judgments of {others[0]}; name a new output", code="other-rater", raters=others)
+        problem = f"has judgments of {others[0]}; name a new output"
+        raise path_error(judged.file.path, problem, code="other-rater", raters=others)
 
 
-def _check_rows(path: Path) -> None:
+def _check_rows(judged: JudgmentFile) -> None:
     """Refuse a file that is no qrels file, or grades a pair twice."""
     seen: set[Pair] = set()
-    for location, qid, docid, _ in judgment_rows(path):
+    for location, qid, docid, _ in judged.rows():
         if (qid, docid) in seen:
             problem = f"query {qid} and document {docid} are repeated; keep one of their grades"
             raise location.error(problem, code="duplicate-id", id=f"{qid} {docid}")
         seen.add((qid, docid))
 
 
-def _check_columns(path: Path) -> None:
-    if has_header(path):
+def _check_columns(judged: JudgmentFile) -> None:
+    if judged.has_header:
         problem = "has a header; name a new file, or remove the header of four columns (qid 0 docid relevance)"
-        raise path_error(path, problem, code="has-header")
-    for _, line in lines(path):
+        raise path_error(judged.file.path, problem, code="has-header")
+    for _, line in judged.file.lines():
         if len(line.split("\t") if "\t" in line else line.split()) == 3:
             problem = "has lines of three columns; name a new file, or give it four (qid 0 docid relevance)"
-            raise path_error(path, problem, code="other-width", found=3, expected=4)
+            raise path_error(judged.file.path, problem, code="other-width", found=3, expected=4)
 
 
 def _open(path: Path) -> disk.Growing:

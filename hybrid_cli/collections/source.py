@@ -36,11 +36,6 @@ class Document(NamedTuple):
     others: tuple[Any, ...] = ()
     left_out: LeftOut | None = None
 
-    @property
-    def name(self) -> str:
-        """Return the name that messages use."""
-        return self.docid
-
 
 class Query(NamedTuple):
     """A query of one split; `answers` is None if the source contains no answers."""
@@ -52,11 +47,6 @@ class Query(NamedTuple):
     location: Location
     left_out: LeftOut | None = None
 
-    @property
-    def name(self) -> str:
-        """Return the name that messages use."""
-        return self.qid
-
 
 class Judgment(NamedTuple):
     """A judged pair of query and document of one split."""
@@ -66,11 +56,6 @@ class Judgment(NamedTuple):
     docid: str
     relevance: int
     location: Location
-
-    @property
-    def name(self) -> str:
-        """Return the name that messages use."""
-        return f"{self.qid} {self.docid}"
 
 
 Row = TypeVar("Row", Query, Judgment)

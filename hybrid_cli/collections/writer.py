@@ -199,13 +199,10 @@ class CollectionWriter:
                 yield row
 
     def _write_split(self, role: str, split: str, columns: dict[str, list[Any]], kind: Kind) -> None:
-        table = pa.table(columns, schema=storage.SCHEMAS[kind])
-        self._write_table(self.folder / f"{role}.{split}.parquet", [table], kind, table.schema)
+        table, record = pa.table(columns, schema=storage.SCHEMAS[kind]), replace(self.record, kind=kind)
+        storage.write_parquet(self.folder / f"{role}.{split}.parquet", [table], table.schema, record)
 
     # ------------------------------------------------------------------------------------------------------- checks
-
-    def _write_table(self, path: Path, batches: Any, kind: Kind, schema: pa.Schema) -> None:
-        storage.write_parquet(path, batches, schema, replace(self.record, kind=kind))
 
     def _unique(
         self, rows: Callable[[], Iterator[Row]], key: Callable[[Row], Key], what: str, seen: set[Key]
@@ -215,7 +212,7 @@ class CollectionWriter:
         for number, row in enumerate(rows()):
             this = key(row)
             if (last[this] != number) if last else (this in seen):
-                self._add_problem(f"duplicate {what}", row.name, row.location)
+                self._add_problem(f"duplicate {what}", _name(row), row.location)
                 continue
             seen.add(this)
             yield row
@@ -233,9 +230,9 @@ class CollectionWriter:
             self.left_out.setdefault(what, Counter()).update(row.left_out)
         titled = isinstance(row, Document) and row.title.strip()
         if (not row.text or row.text.isspace()) and not titled:
-            self._add_problem(f"empty {what}", row.name, row.location)
+            self._add_problem(f"empty {what}", _name(row), row.location)
         elif len(row.text) >= (2 if row.text.isascii() else 1) * LONG_WORDS and words.count(row.text) > LONG_WORDS:
-            self._add_problem(f"{what} of over {LONG_WORDS} words", row.name, row.location)
+            self._add_problem(f"{what} of over {LONG_WORDS} words", _name(row), row.location)
 
     def _refuse(self, name: str, policy: str, remedy: str) -> None:
         problem = self.problems.get(name)
@@ -246,6 +243,13 @@ class CollectionWriter:
 
     def _origin(self) -> str:
         return str(next(iter(self.source.files.values()), self.source.name))
+
+
+def _name(row: Document | Query | Judgment) -> str:
+    """Return the name that messages use."""
+    if isinstance(row, Judgment):
+        return f"{row.qid} {row.docid}"
+    return row.qid if isinstance(row, Query) else row.docid
 
 
 def write_corpus(folder: Path, batches: Iterator[pa.RecordBatch], record: Record) -> int:

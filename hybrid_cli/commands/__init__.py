@@ -42,39 +42,14 @@ from hybrid_cli.commands.training import (
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 
-COMMANDS: tuple[type[Settings], ...] = (  # in the order of a pipeline
-    Auto,
-    *(READERS[name] for name in READERS.built_in()),
-    Split,
-    Perturb,
-    IndexBm25,
-    MineNegatives,
-    Label,
-    Pretrain,
-    TrainDense,
-    TrainLambda,
-    DistillLite,
-    TrainSparse,
-    TrainReranker,
-    ConvertCheckpoint,
-    Presets,
-    Combine,
-    Encode,
-    Search,
-    Judge,
-    Fuse,
-    Compose,
-    Update,
-    Serve,
-    Rerank,
-    ConcatRuns,
-    Evaluate,
-    Gate,
-    Report,
-    Inspect,
-    Export,
-    Doctor,
-)
+_Steps = tuple[type[Settings], ...]
+_DATA: _Steps = (Auto, *(READERS[name] for name in READERS.built_in()), Split, Perturb, IndexBm25)
+_TRAINING: _Steps = (MineNegatives, Label, Pretrain, TrainDense, TrainLambda, DistillLite, TrainSparse, TrainReranker)
+_ENCODING: _Steps = (ConvertCheckpoint, Presets, Combine, Encode)
+_SEARCH: _Steps = (Search, Judge, Fuse, Compose, Update, Serve, Rerank, ConcatRuns)
+_RESULTS: _Steps = (Evaluate, Gate, Report, Inspect, Export, Doctor)
+# in the order of a pipeline
+COMMANDS: _Steps = (*_DATA, *_TRAINING, *_ENCODING, *_SEARCH, *_RESULTS)
 
 
 class Command(NamedTuple):

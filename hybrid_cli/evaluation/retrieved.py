@@ -11,7 +11,7 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.draws import draw
-from hybrid_cli.evaluation.measures import with_ties, without_query
+from hybrid_cli.evaluation.measures import evaluate_hits, note_ties, with_ties, without_query
 from hybrid_cli.runs import Run, empty
 
 _JUDGED = (pl.col("qid"), pl.col("docid"), pl.col("rank").alias("position"), pl.col("first"), pl.col("last"))
@@ -94,6 +94,25 @@ def retrieved(
         head=pl.concat([empty(), *head]),
         removed=run.rows - kept,
     )
+
+
+def judged_values(
+    name: str, run: Run, qrels: pl.DataFrame, measure: str, hits: int, remove_query: bool = False
+) -> pl.DataFrame:
+    """Return the value of every judged query, and note a range over the orders of equal scores.
+
+    Args:
+        name: name of the run, for the note.
+        run: the run.
+        qrels: qid, docid, relevance.
+        measure: name of the measure.
+        hits: hits measured per query.
+        remove_query: see `retrieved`.
+    """
+    found = retrieved(run, qrels, 0, remove_query)
+    judged = found.judged.filter(pl.col("position") <= hits)
+    note_ties(name, judged, qrels, [measure])
+    return evaluate_hits(judged, found.lengths["qid"], qrels, [measure])
 
 
 # --------------------------------------------------------------------------------------------------------------- pools

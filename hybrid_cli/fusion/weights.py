@@ -164,7 +164,7 @@ def _parsed(given: str | Sequence[float], recipe: FusionRecipe, names: Sequence[
         return tuple(float(weight) for weight in given)
     if path := weights_path(given):
         wanted = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
-        return stored_recipe(path, names, wanted, fixed=True).weights
+        return stored_recipe(path, read_tuned(path), names, wanted, fixed=True).weights
     try:
         if "=" in given:
             return _by_name(given, names)
@@ -212,11 +212,14 @@ def weights_path(given: object) -> Path | None:
     return Path(given[1:]) if isinstance(given, str) and given.startswith("@") else None
 
 
-def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fixed: bool = False) -> FusionRecipe:
-    """Read method, parameters and weights of a file for the runs `names`.
+def stored_recipe(
+    path: Path, stored: Mapping[str, Any], names: Sequence[str], given: Mapping[str, Any], fixed: bool = False
+) -> FusionRecipe:
+    """Return method, parameters and weights of a file for the runs `names`.
 
     Args:
         path: file written by `fuse --tune`.
+        stored: its content.
         names: names of the runs, in order.
         given: parameters that the user set (method, missing, normalize, rrf_k), which must agree with the file.
         fixed: the parameters are those of the exact sum, and no option changes them.
@@ -224,7 +227,6 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
     Raises:
         InputError: the file was tuned for other parameters, another number of runs, or another order of the runs.
     """
-    stored = read_tuned(path)
     for name, value in given.items():
         if stored.get(name) != value:
             option = "--" + name.replace("_", "-")
@@ -237,6 +239,11 @@ def stored_recipe(path: Path, names: Sequence[str], given: Mapping[str, Any], fi
     if stored["runs"] != list(names) and sorted(stored["runs"]) == sorted(names):
         problem = f"was tuned for the runs in the order {', '.join(stored['runs'])}; pass them in this order"
         raise path_error(path, problem, code="other-order", value=list(names))
+    return tuned_recipe(stored)
+
+
+def tuned_recipe(stored: Mapping[str, Any]) -> FusionRecipe:
+    """Return method, parameters and weights of the content of a file that `fuse --tune` wrote."""
     k = stored["rrf_k"] if has_type(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
     return FusionRecipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
 

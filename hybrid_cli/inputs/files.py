@@ -36,12 +36,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".lzma", ".zst", ".zstd", ".lz4")  # suffixe
 # Usual names of the columns of ids, as `fold_name` returns them, the most specific first.
 QIDS = ("qid", "q_id", "query_id", "queryid", "question_id", "topic_id")
 DOCIDS = ("pid", "docid", "doc_id", "docno", "document_id", "corpus_id", "passage_id")
-_SPECIAL = (
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _UNSAFE = re.compile(r"[\\\0]|^[A-Za-z]:")  # in a part of a path
 
 
@@ -73,10 +68,9 @@ class Location(NamedTuple):
 def special(path: Path) -> str | None:
     """Return `a pipe`, `a socket` or `a device`; None for a file, a folder and a missing path."""
     try:
-        mode = os.stat(path).st_mode
+        return _SPECIAL.get(stat.S_IFMT(os.stat(path).st_mode))
     except OSError:
         return None
-    return next((kind for matches, kind in _SPECIAL if matches(mode)), None)
 
 
 def refuse_special(path: Path) -> None:
@@ -438,37 +432,27 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     Raises:
         InputError: a larger file.
     """
-    bound = limits().line if most is None else most
     with opened(path) as file:
-        content = file.read(bound + 1)
+        return _content(file, path, most)
+
+
+def read_text(path: Path, most: int | None = None) -> str:
+    """Return the content of an input file in UTF-8, unpacked, without a byte order mark; see `read_bytes`.
+
+    Raises:
+        InputError: see `open_binary`; not valid UTF-8.
+    """
+    with open_binary(path) as file:
+        return decode_text(_content(file, path, most), path)
+
+
+def _content(file: IO[bytes], path: Path, most: int | None) -> bytes:
+    bound = limits().line if most is None else most
+    content = file.read(bound + 1)
     if len(content) > bound:
         advice = "; if it is right, pass a larger --limits line=BYTES" if most is None else ""
         raise path_error(path, f"has more than {bound:,} bytes{advice}", code="file-too-large")
     return content
-
-
-def read_unpacked(path: Path) -> str:
-    """Return the text of a file in UTF-8, unpacked, without a byte order mark.
-
-    Raises:
-        InputError: see `open_binary`; a content over the limit of a line, or not valid UTF-8.
-    """
-    bound = limits()
-    with open_binary(path) as file:
-        content = file.read(bound.line + 1)
-    bound.refuse_line(path, path, len(content), "content")
-    return decode_text(content, path)
-
-
-def read_text(path: Path, most: int | None = None) -> str:
-    """Return the content of an input file in UTF-8, without a byte order mark; see `read_bytes`.
-
-    Raises:
-        InputError: not valid UTF-8.
-    """
-    content = read_bytes(path, most)
-    _refuse_content(path, content[:512])
-    return decode_text(content, path)
 
 
 # ------------------------------------------------------------------------------------------------------------ folders

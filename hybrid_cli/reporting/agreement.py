@@ -16,9 +16,10 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.artifacts.judged import BothJudged
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.collections.journal import Journal, is_journal
+from hybrid_cli.collections.journal import Journal
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES, CorrectedMean
+from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.reporting.plan import EvaluationPlan, measure
 from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
 from hybrid_cli.runs.files import short_names
@@ -163,8 +164,8 @@ def judgments_of_people(paths: Sequence[Path]) -> Mapping[str, pl.DataFrame]:
     names = short_names([path.with_suffix("") for path in paths])
     found: dict[str, pl.DataFrame] = {}
     for name, path in zip(names, paths, strict=True):
-        if is_journal(path):
-            journal, schema = Journal(path), {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
+        if (journal := Journal.of(InputFile.of(path))) is not None:
+            schema = {"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}
             for rater in journal.people():
                 rows = [(*pair, grade) for pair, grade in journal.graded(rater).items()]
                 found[rater] = pl.DataFrame(rows, schema, orient="row")

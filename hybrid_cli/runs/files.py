@@ -12,6 +12,7 @@ import polars as pl
 from hybrid_cli import console, memory, storage
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.inputs.files import is_parquet
+from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.runs.run import BLOCK_ROWS, ROW_BYTES, Run, Survey, of_table
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns, note_ranks, text_bytes, text_parts
@@ -47,12 +48,12 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
         InputError: the file is not a run, a score is not finite, a query lists a document twice, or the ranks of a run
             with a manifest are not 1, 2, 3, ... in the order of the rows.
     """
-    text = path.is_file() and not is_parquet(path)
+    text = _text_file(path)
     columns = {} if text else _columns(path)
-    memory.require(ROW_BYTES * BLOCK_ROWS + int(_HELD * text_bytes(path) if text else 0), str(path))
+    memory.require(ROW_BYTES * BLOCK_ROWS + int(_HELD * text_bytes(text) if text else 0), str(path))
     made = None if text else storage.find_record(path)
     survey, kept = Survey(), []
-    for block in _whole_queries(text_parts(path) if text else _parquet_parts(path, columns)):
+    for block in _whole_queries(text_parts(text) if text else _parquet_parts(path, columns)):
         if not survey.fits(block, from_1=made is not None):
             return Run.of(_sorted(path, made, text)).by_qid()
         survey.add(block)
@@ -60,7 +61,7 @@ def open_run(path: Path, by_qid: bool = True) -> Run:
             kept.append(block.select("docid", "score"))
     if survey.repeats:
         return Run.of(_sorted(path, made, text)).by_qid()
-    if not text:
+    if text is None:
         run = survey.run(_ParquetReader(path, columns), in_memory=False)
         return run if made is not None or not by_qid else run.by_qid()
     table = pl.concat([pl.DataFrame(schema={n: SCHEMA[n] for n in ("docid", "score")}), *kept], rechunk=True)
@@ -77,11 +78,17 @@ def with_probability(path: Path, hits: pl.DataFrame) -> pl.DataFrame:
         return hits.lazy().join(known, on=["qid", "docid"], how="left", maintain_order="left").collect()
 
 
-def _sorted(path: Path, made: Record | None, text: bool) -> pl.DataFrame:
+def _text_file(path: Path) -> InputFile | None:
+    """Return a text; None for Parquet, and for a path that is no file."""
+    file = InputFile.of(path) if path.is_file() else None
+    return None if file is None or file.form == "parquet" else file
+
+
+def _sorted(path: Path, made: Record | None, text: InputFile | None) -> pl.DataFrame:
     """Read a whole run that is not in order; refuse it if hybrid wrote it."""
-    rows = _SORTED * text_bytes(path) if text else _SORTED_ROW * storage.row_count(path)
+    rows = _SORTED * text_bytes(text) if text else _SORTED_ROW * storage.row_count(path)
     memory.require(ROW_BYTES * BLOCK_ROWS + rows, f"{path}, which must be sorted,")
-    table = check_run(pl.concat(text_parts(path) if text else _parquet_parts(path, _columns(path))), path)
+    table = check_run(pl.concat(text_parts(text) if text else _parquet_parts(path, _columns(path))), path)
     if made is not None:
         problem = f"was changed after `{made.stage}` wrote it: its rows are not in order; make it again"
         raise path_error(path, problem, code="damaged")

@@ -127,7 +127,9 @@ class Run:
         if self.in_memory:
             return self
         memory.require(_HELD_ROW * self.rows, "a run in another order of queries")
-        table = pl.concat([self.reader(begin, end) for begin, end in _windows(self.rows)], rechunk=True)
+        begins = range(0, max(self.rows, 1), BLOCK_ROWS)
+        parts = [self.reader(begin, min(begin + BLOCK_ROWS, self.rows)) for begin in begins]
+        table = pl.concat(parts, rechunk=True)
         return replace(self, reader=of_table(table), in_memory=True)
 
     def table(self) -> pl.DataFrame:
@@ -139,13 +141,6 @@ class Run:
 def of_table(table: pl.DataFrame) -> Reader:
     """Return a reader of a table (docid, score) in memory."""
     return lambda begin, end: table.slice(begin, end - begin)
-
-
-def _windows(rows: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of blocks of rows, at least one."""
-    size = BLOCK_ROWS
-    for begin in range(0, max(rows, 1), size):
-        yield begin, min(begin + size, rows)
 
 
 class Survey:

@@ -16,19 +16,9 @@ import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import (
-    DOCIDS,
-    QIDS,
-    Location,
-    csv_rows,
-    fold_name,
-    is_compressed,
-    limits,
-    open_binary,
-    plain_suffix,
-)
-from hybrid_cli.inputs.json_rows import is_json, is_nested, named_objects, records
+from hybrid_cli.inputs.files import DOCIDS, QIDS, Location, csv_rows, fold_name, is_compressed, limits, open_binary
 from hybrid_cli.inputs.json_values import describe_value
+from hybrid_cli.inputs.rows import InputFile
 
 TEXT_BYTES = 1 << 22  # parsed at once
 _RANKS, _SCORES = ("rank", "position"), ("score", "similarity")
@@ -38,9 +28,9 @@ _ROWS = 1 << 16  # of CSV and JSON, parsed at once
 _KINDS = {"qid": pl.String, "docid": pl.String, "rank": pl.String, "score": pl.String}
 
 
-def text_bytes(path: Path) -> int:
+def text_bytes(file: InputFile) -> int:
     """Return the bytes of a run in a text; for a compressed file, about."""
-    return path.stat().st_size * (_COMPRESSED if is_compressed(path) else 1)
+    return file.path.stat().st_size * (_COMPRESSED if is_compressed(file.path) else 1)
 
 
 class _Form(NamedTuple):
@@ -68,7 +58,7 @@ _TREC = _Form("a TREC run has six: qid Q0 docid rank score tag", 6, False, 0, 2,
 _MSMARCO = _Form("a run of MS MARCO has three: qid docid rank", 3, False, 0, 1, 2, None)
 
 
-def text_parts(path: Path) -> Iterator[pl.DataFrame]:
+def text_parts(run: InputFile) -> Iterator[pl.DataFrame]:
     """Yield qid, docid (strings), rank and score of the hits, in blocks; rank is null if the file has none.
 
     JSON has objects with the names of the fields, or one object of scores by query and document.
@@ -79,10 +69,11 @@ def text_parts(path: Path) -> Iterator[pl.DataFrame]:
     Raises:
         InputError: a line with other fields, or bytes that are not UTF-8.
     """
-    if is_json(path):
-        yield from _named_parts(path, _json_hits(path))
+    path = run.path
+    if run.form == "json":
+        yield from _named_parts(path, _json_hits(run))
         return
-    if plain_suffix(path) == ".csv":
+    if run.suffix == ".csv":
         yield from _named_parts(path, _csv_hits(path))
         return
     above, form = 0, None
@@ -146,19 +137,19 @@ def named_columns(names: Sequence[str], location: object) -> dict[str, int] | No
     return {field: at for field, at in usual.items() if at is not None}
 
 
-def _json_hits(path: Path) -> Iterator[tuple[Location, Mapping[str, Any]]]:
+def _json_hits(file: InputFile) -> Iterator[tuple[Location, Mapping[str, Any]]]:
     """Yield the fields of each hit of a JSON file."""
-    if is_nested(path):
-        for location, qid, scores in named_objects(path):
+    if file.is_nested:
+        for location, qid, scores in file.named_objects():
             for docid, score in scores.items():
                 yield location, {"qid": qid, "docid": docid, "score": score}
         return
-    for location, record in records(path):
+    for location, record in file.records():
         names = list(record)
         positions = named_columns(names, location)
         if positions is None:
             problem = f"has no qid or docid (fields: {', '.join(names[:50])}); name them qid, docid, rank, score"
-            raise InputError(f"{location}: {problem}", code="no-such-field", path=path, line=location.number)
+            raise location.error(problem, code="no-such-field")
         yield location, {field: record[names[at]] for field, at in positions.items()}
 
 
@@ -184,8 +175,8 @@ def _named_parts(path: Path, hits: Iterator[tuple[Location, Mapping[str, Any]]])
         for location, hit in block:
             for field, value in hit.items():
                 if not isinstance(value, str):
-                    problem = f"{location}: the {field} is {describe_value(value)}; a text or a number is needed"
-                    raise InputError(problem, code="not-a-text", path=path, line=location.number, column=field)
+                    problem = f"the {field} is {describe_value(value)}; a text or a number is needed"
+                    raise location.error(problem, code="not-a-text", column=field)
         columns = {field: [hit.get(field) for _, hit in block] for field in _KINDS}
         table = pl.DataFrame(columns, schema=_KINDS)
         scored = table["score"].is_not_null().any()
@@ -227,8 +218,7 @@ def _decoded(data: bytes, path: Path, above: int) -> list[str]:
         return data.decode().split("\n")
     except UnicodeDecodeError as error:
         number = above + data.count(b"\n", 0, error.start) + 1
-        problem = f"{path}, line {number}: not a TREC run: the line is not valid UTF-8"
-        raise InputError(problem, code="not-utf-8", path=path, line=number) from None
+        raise Location(path, number).error("not a TREC run: the line is not valid UTF-8", code="not-utf-8") from None
 
 
 def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFrame:
@@ -244,8 +234,8 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     bad = fields.filter(pl.col("f").list.len() != form.width)
     if len(bad):
         number, value = bad.row(0)
-        problem = f"{path}, line {number}: {len(value)} fields; {form.needs}"
-        raise InputError(problem, code="other-width", path=path, line=number, found=len(value), expected=form.width)
+        problem = f"{len(value)} fields; {form.needs}"
+        raise Location(path, number).error(problem, code="other-width", found=len(value), expected=form.width)
 
     def field(at: int | None, kind: type[pl.DataType]) -> pl.Expr:
         return pl.lit(None, kind) if at is None else pl.col("f").list.get(at).cast(kind, strict=False)
@@ -258,6 +248,6 @@ def _parsed(rows: list[str], path: Path, above: int, form: _Form) -> pl.DataFram
     unusable = hits["rank"].is_null() | ((hits["rank"] < 1) & (not form.header))
     if form.score is None and unusable.any():
         number, value = fields.filter(unusable).row(0)
-        problem = f"{path}, line {number}: '{value[form.rank]}' is no rank from 1; {form.needs}"
-        raise InputError(problem, code="not-a-rank", path=path, line=number, value=value[form.rank])
+        problem = f"'{value[form.rank]}' is no rank from 1; {form.needs}"
+        raise Location(path, number).error(problem, code="not-a-rank", value=value[form.rank])
     return hits

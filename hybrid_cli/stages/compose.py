@@ -34,7 +34,7 @@ from hybrid_cli.commands import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
-from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_file, weights_path
+from hybrid_cli.fusion.weights import chosen_weights, read_tuned, tuned_recipe, weights_file, weights_path
 from hybrid_cli.reporting.terminal import show_calibration
 from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold, calibrate, prior_of
 from hybrid_cli.retrieval.retriever import Retriever
@@ -140,7 +140,7 @@ def _of_file(settings: Compose, path: Path, manifests: Sequence[Sequence[Manifes
     if settings.method is not None:
         raise option_error("method", settings.method, f"{path} has a method; omit it", code="conflicting-options")
     tuned = read_tuned(path)
-    recipe = stored_recipe(path, tuned["runs"], {})
+    recipe = tuned_recipe(tuned)
     if len(recipe.weights) != len(settings.indexes):
         problem = f"{path}: was tuned for {len(recipe.weights)} runs, not {len(settings.indexes)} indexes; tune again"
         raise InputError(problem, code="tuned-for-others", path=path, value=len(settings.indexes))
@@ -192,7 +192,7 @@ def _tuned(
         fuse = fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse
         call(fuse)
         tuned = read_tuned(weights)
-        content = _content(stored_recipe(weights, tuned["runs"], {}), settings.depth) | {"tuning": _evidence(tuned)}
+        content = _content(tuned_recipe(tuned), settings.depth) | {"tuning": _evidence(tuned)}
         return content, _tuned_by_fold(settings, fuse, runs) if settings.calibrate else []
 
 
@@ -209,7 +209,7 @@ def _tuned_by_fold(settings: Compose, fuse: Fuse, runs: Sequence[Path]) -> list[
         weights = fuse.output.with_name(f"{number}.json")
         with console.quiet(), contextlib.redirect_stdout(io.StringIO()):
             call(fuse.changed(**others, split=None, output=weights))
-        recipes.append(stored_recipe(weights, read_tuned(weights)["runs"], {}))
+        recipes.append(tuned_recipe(read_tuned(weights)))
     return recipes
 
 

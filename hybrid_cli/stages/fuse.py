@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +15,23 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.belonging import belongs_together, check_common, check_systems
 from hybrid_cli.artifacts.exact import SearchedIndex, exact_sources
-from hybrid_cli.artifacts.judged import BothJudged, judgments_of, missing_split, warn_raters
+from hybrid_cli.artifacts.judged import RunJudgments
 from hybrid_cli.artifacts.lineage import system_of
-from hybrid_cli.artifacts.opening import limit_threads
 from hybrid_cli.artifacts.output import is_nested
-from hybrid_cli.artifacts.retrievers import check_indexes, index_paths, is_retriever, read_retriever
+from hybrid_cli.artifacts.retrievers import (
+    StoredRetriever,
+    check_indexes,
+    index_paths,
+    is_retriever,
+    read_retriever,
+)
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Compose, Fuse
 from hybrid_cli.commands.fusion import RRF
 from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.evaluation.measures import (
-    check_overlap,
-    evaluate_hits,
-    evaluate_positions,
-    mean_of,
-    note_ties,
-    parse_measures,
-)
-from hybrid_cli.evaluation.prediction_powered import LEAST_QUERIES, rectified
-from hybrid_cli.evaluation.retrieved import removes_query, retrieved
+from hybrid_cli.evaluation.measures import check_overlap, evaluate_positions, mean_of, parse_measures
+from hybrid_cli.evaluation.prediction_powered import rectified
+from hybrid_cli.evaluation.retrieved import judged_values, retrieved
 from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
@@ -71,92 +70,129 @@ def fuse(settings: Fuse) -> Path:
     Raises:
         InputError: inputs or options cannot be used together.
     """
-    settings = _with_split(_with_retriever(settings))
-    job = FusionInputs.of(settings)
-    qrels = collections.qrels_path(settings.qrels, settings.split) if settings.qrels is not None else None
-    if settings.qrels is not None and settings.machine is None:
-        warn_raters(settings.qrels)
-    parse_measures([settings.measure])
-    if settings.tune:
-        return _tune(job, qrels)
-    inputs = job.inputs() | weights_file(settings.weights)
-    output = artifacts.output_of(settings, Kind.RUN, inputs, job.options())
-    judged = None if qrels is None else judgments_of(qrels, job.runs)
-    if not output.up_to_date:
-        _fuse(job, output, judged)
-    if judged is not None:
-        _compare(job, judged)
-    return settings.output
+    job = FusionJob.of(settings)
+    return _tune(job) if settings.tune else _fuse(job)
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def _with_retriever(settings: Fuse) -> Fuse:
-    """Return the settings with depth and indexes of the retriever in `--weights @RETRIEVER`, unless they are given."""
-    path = weights_path(settings.weights)
-    if path is None or not is_retriever(path):
-        return settings
-    stored = read_retriever(path)
-    if "depth" not in settings.given:
-        settings = settings.changed(depth=stored.depth)
-    if stored.missing == "exact" and not settings.index:
-        settings = settings.changed(index=index_paths(path, stored))
-    return settings
+@dataclass(frozen=True)
+class StoredFusion:
+    """The fusion of `--weights @PATH`.
 
+    Attributes:
+        path: a retriever, or a file of `fuse --tune`.
+        retriever: content of the retriever; None for a file.
+        tuned: content of the file, or the tuning of the retriever.
+    """
 
-def _with_split(settings: Fuse) -> Fuse:
-    """Return the settings with the judgments that were left out: of the split that the runs were searched on."""
-    if settings.qrels is None and not settings.tune:
-        return settings
-    paths = list(runs.name_runs(settings.runs).values())
-    known = missing_split("fuse", settings.qrels, settings.split, paths)
-    return settings if known is None else settings.changed(qrels=known.collection, split=known.name)
+    path: Path
+    retriever: StoredRetriever | None
+    tuned: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, path: Path) -> StoredFusion:
+        """Read a retriever or a file of weights."""
+        if not is_retriever(path):
+            return cls(path, None, read_tuned(path))
+        retriever = read_retriever(path)
+        return cls(path, retriever, retriever.tuning or {})
+
+    def complete(self, settings: Fuse) -> Fuse:
+        """Return the settings with depth and indexes of the retriever, unless they are given."""
+        if self.retriever is None:
+            return settings
+        depth = {} if "depth" in settings.given else {"depth": self.retriever.depth}
+        exact = self.retriever.missing == "exact" and not settings.index
+        return settings.changed(**depth, **({"index": index_paths(self.path, self.retriever)} if exact else {}))
+
+    def recipe(self, settings: Fuse, named: Mapping[str, Path]) -> FusionRecipe:
+        """Return the recipe for runs, which the fusion must be of."""
+        if self.retriever is not None:
+            check_indexes(self.path, self.retriever, list(named.values()))
+            return self.retriever.recipe
+        values = settings.values()
+        given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
+        recipe = stored_recipe(self.path, self.tuned, list(named), given)
+        check_systems(self.path, [system_of(run) for run in named.values()])
+        return recipe
+
+    def warn_tuned_on(self, qids: pl.Series) -> None:
+        """Warn about queries, each with one id, that the fusion was tuned on."""
+        if self.tuned.get("keeps_untuned"):  # the judgments changed nothing
+            return
+        if common := len(set(self.tuned.get("judged", ())).intersection(qids)):
+            text = f"{common:,} of the {len(qids):,} queries are those that {self.path} was tuned on; scores of these"
+            text = f"{text} queries are too high to report"
+            console.warn(text, code="tuned-on-queries", path=self.path, count=common, queries=len(qids))
 
 
 @dataclass(frozen=True)
-class FusionInputs:
-    """The runs to fuse, the recipe or the methods to try, and the sources of exact scores.
+class FusionJob:
+    """The settings with all that they leave to the runs, the retriever and the judgments.
 
     Attributes:
-        remove_query: remove hits whose docid is the qid where runs are measured.
+        settings: the settings, with judgments, depth and indexes.
+        runs: the runs to fuse by name.
+        families: methods and grids to try; of a fusion, the only one.
+        exact: sources of exact scores.
+        stored: the fusion of `--weights @PATH`.
+        judged: the judgments of the runs.
     """
 
     settings: Fuse
     runs: dict[str, Path]
     families: list[MethodGrid]
     exact: list[SearchedIndex]
-    remove_query: bool = False
+    stored: StoredFusion | None
+    judged: RunJudgments | None
 
     @classmethod
-    def of(cls, settings: Fuse) -> FusionInputs:
+    def of(cls, settings: Fuse) -> FusionJob:
         """Check the runs and the options."""
         named = runs.named_once(settings.runs)
         if len(named) < 2:
             raise InputError("fuse: needs two or more runs, got 1", code="too-few-runs", option="runs", value=1)
+        parse_measures([settings.measure])
+        path = weights_path(settings.weights)
+        stored = None if path is None else StoredFusion.of(path)
+        settings = settings if stored is None else stored.complete(settings)
+        judged = None
+        if settings.qrels is not None or settings.tune:
+            judged = RunJudgments.of("fuse", settings.qrels, settings.split, named, settings.machine)
+        if settings.tune and judged is None:
+            problem = "--tune: needs --qrels, a file or a collection with --split; never the queries reported on"
+            raise InputError(problem, code="missing-option", option="qrels")
+        if judged is not None and judged.assumed is not None:
+            settings = settings.changed(qrels=judged.assumed.collection, split=judged.assumed.name)
         families = (
-            families_to_try(settings, len(named)) if settings.tune else [MethodGrid(_recipe(settings, named), "linear")]
+            families_to_try(settings, len(named))
+            if settings.tune
+            else [MethodGrid(_recipe(settings, named, stored), "linear")]
         )
         rules = dict.fromkeys(family.recipe.missing for family in families)
         rule = "exact" if "exact" in rules else next(iter(rules))
         settings.check_facts(f"--missing is {rule}", rule=f"--missing {rule}")
-        judged = settings.qrels
-        corpus = collections.corpus_path(judged) if judged is not None and judged.is_dir() else None
-        belongs_together(named.values(), corpus=corpus, queries=True)
-        exact = _exact_sources(named, families, settings)
-        return cls(settings, named, families, exact, removes_query(settings.qrels, settings.split))
+        belongs_together(named.values(), corpus=None if judged is None else judged.corpus, queries=True)
+        return cls(settings, named, families, _exact_sources(named, families, settings), stored, judged)
 
     @property
     def recipe(self) -> FusionRecipe:
         """Return the recipe of a fusion; of a tuning, the first method."""
         return self.families[0].recipe
 
+    @property
+    def remove_query(self) -> bool:
+        """Return whether hits whose docid is the qid are removed where runs are measured."""
+        return self.judged is not None and self.judged.remove_query
+
     def inputs(self) -> dict[str, Path]:
         """Return the inputs that affect the result, by role with the position of the run."""
         files = {f"run {number}": path for number, path in enumerate(self.runs.values(), 1)}
         for number, source in enumerate(self.exact, 1):
             files |= {f"index {number}": source.index, f"queries {number}": source.queries}
-        return files
+        return files | weights_file(self.settings.weights)
 
     def options(self) -> dict[str, Any]:
         """Return the recorded options; `measure` and `split` affect only tuning."""
@@ -209,19 +245,10 @@ def _methods(settings: Fuse) -> list[str]:
     return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
 
 
-def _recipe(settings: Fuse, named: Mapping[str, Path]) -> FusionRecipe:
+def _recipe(settings: Fuse, named: Mapping[str, Path], stored: StoredFusion | None) -> FusionRecipe:
     """Return the recipe of the options, or of `--weights @FILE`."""
-    path = weights_path(settings.weights)
-    if path is not None and is_retriever(path):
-        stored = read_retriever(path)
-        check_indexes(path, stored, list(named.values()))
-        return stored.recipe
-    if path is not None:
-        values = settings.values()
-        given = {name: values[name] for name in sorted(settings.given) if name in _PARAMETERS}
-        recipe = stored_recipe(path, list(named), given)
-        check_systems(path, [system_of(run) for run in named.values()])
-        return recipe
+    if stored is not None:
+        return stored.recipe(settings, named)
     missing = settings.missing or METHODS[settings.method].missing
     recipe = FusionRecipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
     return chosen_weights(settings.weights, recipe, list(named))
@@ -249,17 +276,30 @@ def _exact_sources(named: Mapping[str, Path], families: Sequence[MethodGrid], se
 # --------------------------------------------------------------------------------------------------------------- fusing
 
 
-def _fuse(job: FusionInputs, output: artifacts.Output, judged: pl.DataFrame | None) -> None:
+def _fuse(job: FusionJob) -> Path:
+    """Write the fused run, and print its measure next to those of the runs."""
+    inputs, options = job.inputs(), job.options()
+    output = artifacts.output_of(job.settings, Kind.RUN, inputs, options)
+    judged = None if job.judged is None else job.judged.people(job.runs)
+    if not output.up_to_date:
+        _write(job, output, judged)
+    if judged is not None:
+        _compare(job, judged)
+    return output.path
+
+
+def _write(job: FusionJob, output: artifacts.Output, judged: pl.DataFrame | None) -> None:
     opened = {path: runs.open_run(path) for path in job.runs.values()}
+    joined = Lists.of(list(opened.values()), job.settings.depth)
+    if job.stored is not None:
+        job.stored.warn_tuned_on(joined.qids)
+    _check_scores(job, joined, equal=job.settings.weights is None)
     if judged is not None:
         for path, run in opened.items():
             check_overlap(run.qids, judged, path)
     check_common({path: run.qids for path, run in opened.items()})
-    _warn_tuned(job, pl.concat([run.qids for run in opened.values()]))
-    joined = Lists.of(list(opened.values()), job.settings.depth)
     if job.recipe.missing != "exact":  # which completes the lists
         joined.note_lengths("fuse", list(job.runs))
-    _check_scores(job, joined, equal=job.settings.weights is None)
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:
 
@@ -285,7 +325,7 @@ def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
     return common
 
 
-def _candidates(job: FusionInputs, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterator[pl.DataFrame]:
+def _candidates(job: FusionJob, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterator[pl.DataFrame]:
     """Return the blocks, with exact scores if the rule requires them; the overlap of the lists is added to `shares`."""
 
     def watched() -> Iterator[pl.DataFrame]:
@@ -296,8 +336,7 @@ def _candidates(job: FusionInputs, joined: Lists, shares: list[np.ndarray], exac
     if not exact:
         yield from watched()
         return
-    limit_threads(job.settings.threads)
-    opened = [source.scorer(joined.qids, job.settings.device) for source in job.exact]
+    opened = [source.scorer(joined.qids, job.settings.device, job.settings.threads) for source in job.exact]
     with console.progress("score missing pairs", unit="pairs") as advance:
         yield from lists.complete(watched(), joined.qids, [_counted(scorer, advance) for scorer in opened])
 
@@ -311,7 +350,7 @@ def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
     return score
 
 
-def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
+def _check_scores(job: FusionJob, joined: Lists, equal: bool) -> None:
     """Refuse distances; warn if one list dominates the sum, among those whose scores differ."""
     spreads: dict[str, float] = {}
     for number, (name, path) in enumerate(job.runs.items()):
@@ -327,75 +366,65 @@ def _check_scores(job: FusionInputs, joined: Lists, equal: bool) -> None:
         console.warn(f"{text} --method minmax", code="unequal-spread", run=wide, other=narrow)
 
 
-def _compare(job: FusionInputs, qrels: pl.DataFrame) -> None:
+def _compare(job: FusionJob, qrels: pl.DataFrame) -> None:
     measure = job.settings.measure
     single = {name: _alone(job, name, runs.open_run(path), qrels) for name, path in job.runs.items()}
     alone = {name: mean_of(values, measure) for name, values in single.items()}
-    fused = mean_of(_values(job, "fused", runs.open_run(job.settings.output), qrels, job.settings.hits), measure)
-    terminal.show_comparison(measure, alone, job.recipe.method, fused)
+    fused = runs.open_run(job.settings.output)
+    values = judged_values("fused", fused, qrels, measure, job.settings.hits, job.remove_query)
+    terminal.show_comparison(measure, alone, job.recipe.method, mean_of(values, measure))
 
 
-def _alone(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame) -> pl.DataFrame:
+def _alone(job: FusionJob, name: str, run: Run, qrels: pl.DataFrame) -> pl.DataFrame:
     """Return the value of every judged query in the hits of a run that a fusion reads and keeps."""
-    return _values(job, name, run, qrels, min(job.settings.depth, job.settings.hits))
-
-
-def _values(job: FusionInputs, name: str, run: Run, qrels: pl.DataFrame, hits: int) -> pl.DataFrame:
-    """Return the value of every judged query, and note a range over the orders of equal scores."""
-    hits_of_run, measures = retrieved(run, qrels, 0, job.remove_query), [job.settings.measure]
-    judged = hits_of_run.judged.filter(pl.col("position") <= hits)
-    note_ties(name, judged, qrels, measures)
-    return evaluate_hits(judged, hits_of_run.lengths["qid"], qrels, measures)
+    hits = min(job.settings.depth, job.settings.hits)
+    return judged_values(name, run, qrels, job.settings.measure, hits, job.remove_query)
 
 
 # --------------------------------------------------------------------------------------------------------------- tuning
 
 
-def _tune(job: FusionInputs, judged: Path | None) -> Path:
-    if judged is None:
-        problem = "--tune: needs --qrels, a file or a collection with --split; never the queries reported on"
-        raise InputError(problem, code="missing-option", option="qrels")
-    settings, inputs = job.settings, job.inputs() | {"qrels": judged}
-    inputs |= {} if settings.machine is None else {"machine": settings.machine}
-    output = artifacts.output_of(settings, Kind.WEIGHTS, inputs, job.options(), "fuse --tune")
+def _tune(job: FusionJob) -> Path:
+    assert job.judged is not None
+    settings, judged, options = job.settings, job.judged, job.options()
+    inputs = job.inputs() | {"qrels": judged.path} | ({} if judged.machine is None else {"machine": judged.machine})
+    output = artifacts.output_of(settings, Kind.WEIGHTS, inputs, options, "fuse --tune")
     if not output.up_to_date:
-        judgments = _judgments(job, judged)
+        judgments, sides = judged.by_rater("fuse", job.runs), lineage.sides(job.runs)
         queries = judgments[0]["qid"].n_unique()
         if "folds" in settings.given:
-            check_folds(settings.folds, judged, queries)
-        tuned, reason = _tuned(job, judgments, judged)
-        content = tuned.content() | {"no_prior": reason}
-        sides = lineage.sides(job.runs)
-        baseline = sides[1] if sides else content["best_single"]
-        gains = tuned.gains_by_people
-        compared = (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair)
-        verdict = Verdict.of(settings.measure, *compared, gains[baseline])
-        content |= {"verdict": None if lineage.pseudo_queries(judged) else verdict.content()}
-        looks = [Evidence.of(name, values).content() for name, values in gains.items()]
-        content |= {"evidence": [] if lineage.pseudo_queries(judged) else looks}
-        content |= {"pseudo_queries": kind} if (kind := lineage.pseudo_queries(judged)) else {}
-        output.write_json(content, queries=queries, trials=len(tuned.table.choices))
+            check_folds(settings.folds, judged.path, queries)
+        content = _content(job, judgments, judged, sides)
+        output.write_json(content, queries=queries, trials=len(content["trials"]))
     terminal.show_tuned(read_json(settings.output))
     if not is_nested():
         _note_next(job)
     return settings.output
 
 
-def _judgments(job: FusionInputs, judged: Path) -> list[pl.DataFrame]:
-    """Return the judgments of people, and those of a machine if it judged enough of the same queries.
+def _content(
+    job: FusionJob, judgments: Sequence[pl.DataFrame], judged: RunJudgments, sides: tuple[str, str] | None
+) -> dict[str, Any]:
+    """Return the result of tuning, with the evidence by judgments of people; pseudo-queries are no evidence.
 
-    Those of the machine then begin with the queries of people, in the same order.
+    Args:
+        job: the runs and methods.
+        judgments: see `RunJudgments.by_rater`.
+        judged: the judgments.
+        sides: names of the dense and of the lexical run.
     """
-    if job.settings.machine is None:
-        return [judgments_of(judged, job.runs)]
-    found = BothJudged.read("fuse", judged, job.settings.machine, job.runs)
-    if len(found.both) < LEAST_QUERIES:
-        return [found.people]
-    frames = (found.of_both("fuse"), found.both), (found.machine, [*found.both, *found.others])
-    return [pl.DataFrame({"qid": qids}).join(frame, on="qid", maintain_order="left") for frame, qids in frames]
+    dense = list(job.runs).index(sides[0]) if sides and len(job.runs) == 2 else None
+    tuned, reason = _tuned(job, judgments, judged.path, dense)
+    content = tuned.content() | {"no_prior": reason, "verdict": None, "evidence": []}
+    if judged.pseudo_queries is not None:
+        return content | {"pseudo_queries": judged.pseudo_queries}
+    baseline, gains = sides[1] if sides else content["best_single"], tuned.gains_by_people
+    compared = (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair)
+    content["verdict"] = Verdict.of(job.settings.measure, *compared, gains[baseline]).content()
+    return content | {"evidence": [Evidence.of(name, values).content() for name, values in gains.items()]}
 
 
-def _note_next(job: FusionInputs) -> None:
+def _note_next(job: FusionJob) -> None:
     """Print the command that uses the weights: a retriever of the indexes of the runs, or, if unknown, a fused run."""
     settings, weights = job.settings, f"@{job.settings.output}"
     indexes = lineage.searched_indexes(job.runs.values())
@@ -421,17 +450,21 @@ class ByRater:
     runs: Values
 
 
-def _tuned(job: FusionInputs, judgments: Sequence[pl.DataFrame], judged: Path) -> tuple[Tuned, str | None]:
-    """Return the result of tuning, and the reason why no prior is used."""
+def _tuned(
+    job: FusionJob, judgments: Sequence[pl.DataFrame], judged: Path, dense: int | None
+) -> tuple[Tuned, str | None]:
+    """Return the result of tuning, and the reason why no prior is used; `dense` is the number of the dense run."""
     settings, qrels = job.settings, pl.concat(judgments)
     qids = qrels["qid"].unique(maintain_order=True)
     whole = [runs.open_run(path) for path in job.runs.values()]
     check_overlap(pl.concat([run.qids for run in whole]), qrels)
     opened = [run.of_queries(qids) for run in whole]
-    Lists.of(opened, settings.depth).note_lengths("fuse", list(job.runs))
-    alone = [_all_alone(job, opened, judgments[0])]
-    with console.quiet():
-        alone += [_all_alone(job, opened, of_machine) for of_machine in judgments[1:]]
+    joined = Lists.of(opened, settings.depth)
+    alone = []
+    for number, of_rater in enumerate(judgments):
+        with console.quiet() if number else nullcontext():
+            named = zip(job.runs, opened, strict=True)
+            alone.append(np.stack([_alone(job, name, run, of_rater)["value"].to_numpy() for name, run in named]))
     if not alone[0].any():
         problem = f"is 0 for every run and query of {judged}; pass judgments of these queries, or another measure"
         raise option_error("measure", settings.measure, problem, code="measure-always-zero", path=judged)
@@ -441,12 +474,13 @@ def _tuned(job: FusionInputs, judgments: Sequence[pl.DataFrame], judged: Path) -
                 f"{name}: none of its hits has a judgment; check that its documents are of this corpus",
                 code="no-judged-hit",
             )
-    choices, values = _measured(job, opened, judgments)
+    joined.note_lengths("fuse", list(job.runs))
+    choices, values = _measured(job, joined, judgments)
     people, *machine = (ByRater(*pair) for pair in zip(values, alone, strict=True))
     corrected, by_people = _corrected(people, machine[0], list(job.runs)) if machine else (people, None)
-    prior, reason = _prior(job, choices)
+    prior, reason = _prior(job, choices, dense)
     table = Trials(choices, corrected.choices, prior, settings.prior_queries if prior is not None else 0.0)
-    selected = select(table, settings.folds, settings.seed, lineage.dense_side(job.runs))
+    selected = select(table, settings.folds, settings.seed, dense)
     chosen = choices[selected.row]
     recipes = (family.recipe for family in job.families if family.recipe.method == chosen.method)
     recipe = next(candidate for candidate in recipes if chosen.rrf_k in (None, candidate.rrf_k))
@@ -455,17 +489,11 @@ def _tuned(job: FusionInputs, judgments: Sequence[pl.DataFrame], judged: Path) -
     return Tuned(table, selected, recipe, of_runs, qids.to_list(), *how), reason
 
 
-def _all_alone(job: FusionInputs, opened: Sequence[Run], qrels: pl.DataFrame) -> Values:
-    """Return the values of each run, [runs, queries]."""
-    named = zip(job.runs, opened, strict=True)
-    return np.stack([_alone(job, name, run, qrels)["value"].to_numpy() for name, run in named])
-
-
 def _corrected(people: ByRater, machine: ByRater, names: Sequence[str]) -> tuple[ByRater, ByPeople]:
     """Correct the values of people with one weight of the machine, whose queries begin with theirs.
 
     Args:
-        people, machine: see `_judgments`.
+        people, machine: see `RunJudgments.by_rater`.
         names: names of the runs.
 
     Returns:
@@ -479,11 +507,9 @@ def _corrected(people: ByRater, machine: ByRater, names: Sequence[str]) -> tuple
     return ByRater(made[:choices], made[choices:]), ByPeople(people.choices, of_runs, others.shape[1], weight)
 
 
-def _measured(
-    job: FusionInputs, opened: Sequence[Run], judgments: Sequence[pl.DataFrame]
-) -> tuple[list[Choice], list[Values]]:
+def _measured(job: FusionJob, joined: Lists, judgments: Sequence[pl.DataFrame]) -> tuple[list[Choice], list[Values]]:
     """Return all choices, and their values by each rater."""
-    joined, settings = Lists.of(opened, job.settings.depth), job.settings
+    settings = job.settings
     _check_scores(job, joined, equal=False)
     shares: list[np.ndarray] = []
     blocks = {
@@ -510,7 +536,7 @@ def _measured(
     return choices, [np.concatenate(of_rater) for of_rater in zip(*values, strict=True)]
 
 
-def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
+def _prior(job: FusionJob, choices: Sequence[Choice], dense: int | None) -> tuple[Values | None, str | None]:
     """Return the prior of each choice; else None and the reason."""
     settings = job.settings
     if not settings.prior_queries:
@@ -518,19 +544,4 @@ def _prior(job: FusionInputs, choices: Sequence[Choice]) -> tuple[Values | None,
     recipes = [family.recipe for family in job.families]
     if settings.normalize or any(recipe.missing != METHODS[recipe.method].missing for recipe in recipes):
         return None, "--normalize or --missing changes the methods"
-    return prior_of(lineage.dense_side(job.runs), settings.measure, choices)
-
-
-def _warn_tuned(job: FusionInputs, qids: pl.Series) -> None:
-    """Warn if the runs contain queries that the weights were tuned on."""
-    path = weights_path(job.settings.weights)
-    if path is None:
-        return
-    tuned = read_retriever(path).tuning or {"judged": []} if is_retriever(path) else read_tuned(path)
-    if tuned.get("keeps_untuned"):  # the judgments changed nothing
-        return
-    asked = qids.unique().to_list()
-    if common := len(set(tuned["judged"]).intersection(asked)):
-        text = f"{common:,} of the {len(asked):,} queries are those that {path} was tuned on; scores of these queries"
-        text = f"{text} are too high to report"
-        console.warn(text, code="tuned-on-queries", path=path, count=common, queries=len(asked))
+    return prior_of(dense, settings.measure, choices)

@@ -43,7 +43,7 @@ from hybrid_cli.commands import PrepareBeir, PrepareDpr, PrepareMsmarco, Prepare
 from hybrid_cli.commands.data import PrepareRows
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.contract import Contract, read_contract
-from hybrid_cli.fusion.weights import stored_recipe
+from hybrid_cli.fusion.weights import read_tuned, stored_recipe
 from hybrid_cli.inputs.json_values import make_typed
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import layout
@@ -352,7 +352,7 @@ def weights(content: dict[str, Any], edits: Edits) -> None:
     made = {**_TUNED, "fingerprint": hash_json(content)}
     made |= {"checksum": hash_json(made)}
     with folder_of({"w.json": as_json({"manifest": made, **content}, edits)}) as folder:
-        found = accepted(lambda: stored_recipe(folder / "w.json", ["a", "b"], {}), False)
+        found = accepted(lambda: stored_recipe(folder / "w.json", read_tuned(folder / "w.json"), ["a", "b"], {}), False)
         assert found is None or len(found.weights) == 2
 
 

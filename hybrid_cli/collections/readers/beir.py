@@ -12,6 +12,7 @@ from hybrid_cli.collections.readers.text_files import json_documents
 from hybrid_cli.collections.source import Document, Judgment, Query, Source, roles
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import COMPRESSED, refuse_link_out
+from hybrid_cli.inputs.rows import InputFile
 
 UNJUDGED = "unjudged"
 
@@ -23,7 +24,7 @@ def source(options: Beir) -> Source:
     qrels = _qrels(folder)
 
     def documents() -> Iterator[Document]:
-        return json_documents(corpus)
+        return json_documents(InputFile.of(corpus))
 
     def judgments() -> Iterator[Judgment]:
         return split_judgments(qrels)
@@ -32,7 +33,7 @@ def source(options: Beir) -> Source:
         splits: dict[str, dict[str, None]] = {}
         for row in judgments():
             splits.setdefault(row.qid, {})[row.split] = None
-        for location, qid, text, answers in query_rows(queries):
+        for location, qid, text, answers in query_rows(InputFile.of(queries)):
             for split in splits.get(qid, (UNJUDGED,)):
                 yield Query(split, qid, text, answers, location)
 

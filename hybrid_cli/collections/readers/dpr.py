@@ -20,7 +20,7 @@ from hybrid_cli.collections.readers.text_files import (
 )
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import InputError
-from hybrid_cli.inputs.json_rows import is_json, records
+from hybrid_cli.inputs.rows import InputFile
 
 _PASSAGE_ID = ("passage_id", "psg_id")
 
@@ -46,7 +46,7 @@ def source(options: Dpr) -> Source:
             for number, (location, text, answers) in enumerate(_questions(path)):
                 yield Query(split, str(number), text, answers, location)
         for split, path in options.training.items():
-            for number, (location, record) in enumerate(records(path)):
+            for number, (location, record) in enumerate(InputFile.of(path).records()):
                 yield Query(
                     split, str(number), text_of(record, QUERY_FIELDS, location), answers_of(record, location), location
                 )
@@ -54,7 +54,7 @@ def source(options: Dpr) -> Source:
     def judgments() -> Iterator[Judgment]:
         for split, path in options.training.items():
             without = 0
-            for number, (location, record) in enumerate(records(path)):
+            for number, (location, record) in enumerate(InputFile.of(path).records()):
                 positives = _positives(record, location)
                 without += not positives
                 for docid in positives:
@@ -66,7 +66,7 @@ def source(options: Dpr) -> Source:
         lists = [
             [id_of(passage, _PASSAGE_ID, location) for passage in passages(record, "hard_negative_ctxs", location)]
             for path in options.training.values()
-            for location, record in records(path)
+            for location, record in InputFile.of(path).records()
         ]
         for rank in range(max(map(len, lists), default=0)):
             yield from (docids[rank] for docids in lists if rank < len(docids))
@@ -77,8 +77,9 @@ def source(options: Dpr) -> Source:
 
 
 def _questions(path: Path) -> Iterator[tuple[Location, str, list[str] | None]]:
-    if is_json(path):
-        for location, record in records(path):
+    file = InputFile.of(path)
+    if file.form == "json":
+        for location, record in file.records():
             yield location, text_of(record, QUERY_FIELDS, location), answers_of(record, location)
     else:
         for location, fields in columns(path, 2, "question and list of answers", quoted=True):

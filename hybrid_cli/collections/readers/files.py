@@ -6,36 +6,24 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from hybrid_cli import console
-from hybrid_cli.collections.journal import is_journal
 from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
 from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
-from hybrid_cli.collections.readers.qrels import QRELS, JudgmentRow, judgment_rows, judgments_of
-from hybrid_cli.collections.readers.queries import (
-    LINE_COLUMNS,
-    QUERIES,
-    plain_queries,
-    queries_of,
-    showing_the_first_line,
-)
+from hybrid_cli.collections.readers.qrels import QRELS, JudgmentFile, judgments_of
+from hybrid_cli.collections.readers.queries import QUERIES, plain_queries, queries_of, showing_the_first_line
 from hybrid_cli.collections.readers.tables import (
     Layout,
-    OpenTable,
     cell,
-    chosen_columns,
-    describe_columns,
-    ignored_columns,
-    is_delimited,
     metadata_types,
     metadata_values,
+    note_columns,
     open_table,
 )
 from hybrid_cli.collections.readers.text_files import DOCID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, checked_id
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Query, Source, checked_split
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import DOCIDS
+from hybrid_cli.inputs.rows import InputFile, Table
 
 DEFAULT_SPLIT, UNJUDGED = "test", "unjudged"
 _SPLITS = ("train", "dev", "val", "valid", "validation", "test", "eval")
@@ -55,13 +43,6 @@ DOCUMENTS = Layout(
 _ReadsTexts = Callable[[Path, OnError], list[Callable[[], Iterator[Document]]]]
 
 
-class _Opened(NamedTuple):
-    """A table, and the column of each field."""
-
-    table: OpenTable
-    columns: Mapping[str, str]
-
-
 def source(options: Files) -> Source:
     """Return the collection of files with columns, and print the columns and splits.
 
@@ -73,45 +54,43 @@ def source(options: Files) -> Source:
         InputError: a file cannot be read, or options of TSV and CSV files without such a file.
     """
 
-    texts = _text_readers(options)
+    texts, how = _text_readers(options), (options.header, options.quoted)
     tables = {
-        path: _open(path, DOCUMENTS, options.document_columns, options)
+        path: open_table(InputFile.of(path), DOCUMENTS, options.document_columns, *how)
         for path in options.documents
         if path not in texts
     }
     others = tuple(options.other_fields)
     asked = _splits("--queries", options.queries)
     judged = _named_splits(_splits("--qrels", options.qrels), asked)
-    paths = [*tables, *asked.values(), *judged.values()]
-    known = {
-        "inputs": DELIMITED if any(map(is_delimited, paths)) else "",
-        "documents_form": TEXT_FILES if texts else "",
-    }
-
-    queries = {split: _open_queries(path, options) for split, path in asked.items()}
+    queries = {split: _open_queries(InputFile.of(path), options) for split, path in asked.items()}
+    judgment_files = {split: JudgmentFile.of(path) for split, path in judged.items()}
     qrels = {
-        split: _open(path, QRELS, options.qrels_columns, options)
-        for split, path in judged.items()
-        if not is_journal(path)
+        split: open_table(opened.file, QRELS, options.qrels_columns, *how)
+        for split, opened in judgment_files.items()
+        if opened.journal is None
     }
-    opened_tables = [file.table for file in tables.values()]
-    types = metadata_types(options.metadata, opened_tables, [file.columns.values() for file in tables.values()])
-    for file in tables.values():
-        _note_columns(file, types)
-    for file in [*queries.values(), *qrels.values()]:
-        _note_columns(file, {})
+    types = metadata_types(options.metadata, list(tables.values()))
+    judging_tables = [*queries.values(), *qrels.values()]
+    delimited = any(table.is_delimited for table in (*tables.values(), *judging_tables))
+    known = {"inputs": DELIMITED if delimited else "", "documents_form": TEXT_FILES if texts else ""}
+    for table in tables.values():
+        note_columns(table, types)
+    for table in judging_tables:
+        note_columns(table, {})
 
     def judgments() -> Iterator[Judgment]:
-        for split, path in judged.items():
-            for location, qid, docid, relevance in _judgments(path, qrels.get(split)):
+        for split, file in judgment_files.items():
+            rows = judgments_of(qrels[split]) if split in qrels else file.rows()
+            for location, qid, docid, relevance in rows:
                 yield Judgment(split, qid, docid, relevance, location)
 
     def query_rows() -> Iterator[Query]:
         splits: dict[str, dict[str, None]] = {}
         for row in judgments() if "" in queries else ():
             splits.setdefault(row.qid, {})[row.split] = None
-        for split, opened in queries.items():
-            for location, qid, text, answers in queries_of(opened.table, opened.columns):
+        for split, table in queries.items():
+            for location, qid, text, answers in queries_of(table):
                 for one in [split] if split else splits.get(qid, [UNJUDGED if judged else DEFAULT_SPLIT]):
                     yield Query(one, qid, text, answers, location)
 
@@ -135,17 +114,6 @@ def source(options: Files) -> Source:
     return Source("files", rows, query_rows, judgments, files, recorded, fields=others, metadata=types, known=known)
 
 
-def _judgments(path: Path, opened: _Opened | None) -> Iterator[JudgmentRow]:
-    """Yield the judgments of a table, or of a journal, which is not opened as one."""
-    return judgment_rows(path) if opened is None else judgments_of(opened.table, opened.columns)
-
-
-def _note_columns(file: _Opened, metadata: Mapping[str, str]) -> None:
-    text, path = describe_columns(file.table, file.columns, metadata), file.table.path
-    ignored = ignored_columns(file.table, file.columns, metadata)
-    console.note(text, code="columns", path=path, columns=dict(file.columns), metadata=dict(metadata), ignored=ignored)
-
-
 def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
     """Return the function that reads each folder or HTML page among the documents.
 
@@ -163,18 +131,13 @@ def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
     return texts
 
 
-def _open(path: Path, layout: Layout, given: Mapping[str, str], options: Files) -> _Opened:
-    table = open_table(path, layout, given, options.header, options.quoted)
-    return _Opened(table, chosen_columns(table, layout, given))
-
-
-def _open_queries(path: Path, options: Files) -> _Opened:
+def _open_queries(file: InputFile, options: Files) -> Table:
     """Open a table of queries, or a text file with a query per line if no option describes a table."""
     described = options.query_columns or options.header is not None or options.quoted is not None
-    if not described and (table := plain_queries(path)) is not None:
-        return _Opened(table, LINE_COLUMNS)
-    with showing_the_first_line(path):
-        return _open(path, QUERIES, options.query_columns, options)
+    if not described and (table := plain_queries(file)) is not None:
+        return table
+    with showing_the_first_line(file):
+        return open_table(file, QUERIES, options.query_columns, options.header, options.quoted)
 
 
 def _splits(option: str, values: Sequence[str]) -> dict[str, Path]:
@@ -217,14 +180,14 @@ def _split_of(path: Path) -> str:
     return named.pop() if len(named) == 1 else ""
 
 
-def _documents(opened: _Opened, others: Sequence[str], metadata: Mapping[str, str]) -> Iterator[Document]:
-    docid, text, title = (opened.columns.get(field) for field in ("id", "text", "title"))
+def _documents(table: Table, others: Sequence[str], metadata: Mapping[str, str]) -> Iterator[Document]:
+    docid, text, title = (table.columns.get(field) for field in ("id", "text", "title"))
     assert docid is not None  # `chosen_columns` checks
     assert text is not None
-    textual = is_delimited(opened.table.path)
-    for location, row in opened.table.rows([*opened.columns.values(), *metadata]):
+    textual = table.is_delimited
+    for location, row in table.rows([*table.columns.values(), *metadata]):
         named = cell(row, title, location, default="") if title else ""
-        fields = [cell(row, opened.columns[name], location, default="") for name in others]
+        fields = [cell(row, table.columns[name], location, default="") for name in others]
         rest = (*fields, *metadata_values(row, metadata, textual))
         yield Document(
             checked_id(cell(row, docid, location), location), named, cell(row, text, location), location, rest

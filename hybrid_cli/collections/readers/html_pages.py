@@ -19,23 +19,8 @@ _DROPPED = {"script", "style", "iframe", "noembed", "noframes", "xmp"}  # elemen
 _PLAIN = {"title", "textarea"}  # elements whose content has entities, but no tags
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr", "param"}
 _FORMATTING = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font"}
-_FORMATTING |= {
-    "i",
-    "ins",
-    "kbd",
-    "label",
-    "mark",
-    "nobr",
-    "q",
-    "s",
-    "samp",
-    "small",
-    "span",
-    "strike",
-    "strong",
-    "sub",
-}
-_FORMATTING |= {"sup", "time", "tt", "u", "var", "wbr", "plaintext", "frameset"}
+_FORMATTING |= {"i", "ins", "kbd", "label", "mark", "nobr", "q", "s", "samp", "small", "span", "strike", "strong"}
+_FORMATTING |= {"sub", "sup", "time", "tt", "u", "var", "wbr", "plaintext", "frameset"}
 _CLOSED_BY = {  # start tag -> open elements that it closes, where end tags may be missing
     "li": {"p", "li"},
     "dt": {"p", "dt", "dd"},

@@ -15,7 +15,7 @@ from hybrid_cli.collections.readers.text_files import checked_id, columns, id_tr
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, Location, Query, Source, roles
 from hybrid_cli.errors import path_error
 from hybrid_cli.inputs.files import files_of_folder
-from hybrid_cli.inputs.json_rows import is_json
+from hybrid_cli.inputs.rows import InputFile
 
 
 def source(options: Msmarco) -> Source:
@@ -32,7 +32,7 @@ def source(options: Msmarco) -> Source:
 
     def queries() -> Iterator[Query]:
         for split, path in options.queries.items():
-            for location, qid, text, answers in query_rows(path):
+            for location, qid, text, answers in query_rows(InputFile.of(path)):
                 yield Query(split, qid, text, answers, location)
 
     def judgments() -> Iterator[Judgment]:
@@ -69,8 +69,9 @@ def _files(corpus: Path) -> list[Path]:
 
 
 def _documents(path: Path) -> Iterator[Document]:
-    if is_json(path):
-        yield from json_documents(path)
+    file = InputFile.of(path)
+    if file.form == "json":
+        yield from json_documents(file)
         return
     for location, fields in _passages(path):
         title = fields[2] if len(fields) == 4 else ""

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from hybrid_cli.collections.options import Tevatron
-from hybrid_cli.collections.readers.queries import QUERIES
-from hybrid_cli.collections.readers.tables import open_table
+from hybrid_cli.collections.readers.tables import warned_about_quotes
 from hybrid_cli.collections.readers.text_files import (
     DOCID_FIELDS,
     QID_FIELDS,
@@ -25,8 +24,7 @@ from hybrid_cli.collections.readers.text_files import (
     text_of,
 )
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, roles
-from hybrid_cli.inputs.files import is_parquet, plain_suffix
-from hybrid_cli.inputs.json_rows import check_field, is_json, records
+from hybrid_cli.inputs.rows import InputFile, Table, check_field
 
 _QID, _QUERY = ("query_id", *QID_FIELDS), ("query", "query_text", "anchor", *QUERY_FIELDS)
 _READ = re.compile(r"(?:positive|pos|neg|negative|answer)(?:s|_passages|_document_ids|_[0-9]+)?|label|labels")
@@ -69,7 +67,7 @@ def source(options: Tevatron) -> Source:
 
     def rows() -> Iterator[tuple[str, Example]]:
         for split, path in options.training.items():
-            for example in examples(path):
+            for example in examples(InputFile.of(path)):
                 if options.corpus is not None and _texts_only(example):
                     problem = "the passages have no ids to find in --corpus; omit it"
                     raise example.location.error(problem, code="passages-without-ids")
@@ -77,7 +75,7 @@ def source(options: Tevatron) -> Source:
 
     def documents() -> Iterator[Document]:
         if options.corpus is not None:
-            yield from json_documents(options.corpus)
+            yield from json_documents(InputFile.of(options.corpus))
             return
         seen: dict[str, int] = {}  # hashes of titles and texts
         for _, example in rows():
@@ -133,16 +131,16 @@ def text_id(text: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- examples
 
 
-def examples(path: Path) -> Iterator[Example]:
+def examples(file: InputFile) -> Iterator[Example]:
     """Yield the examples of a training file: JSON, Parquet, or CSV and TSV with a header.
 
     Raises:
         InputError: another form.
     """
-    if is_json(path):
-        rows: Iterator[tuple[Location, Any]] = records(path)
+    if file.form == "json":
+        rows: Iterator[tuple[Location, Any]] = file.records()
     else:
-        table = open_table(path, QUERIES, {}, True, None)
+        table = warned_about_quotes(Table.of(file, lambda _: True))
         rows = table.rows([name for name in table.names if name in (*_QID, *_QUERY) or _READ.fullmatch(name)])
     for location, record in rows:
         text = text_of(record, _QUERY, location)
@@ -256,11 +254,12 @@ def given_negatives(path: Path) -> pl.DataFrame:
     Raises:
         InputError: the file has another form.
     """
-    if is_json(path):
-        _, first = next(records(path), (None, {}))
-        pairs = _dpr(path) if {_HARD, _OTHER} & set(first) else _examples(path)
+    file = InputFile.of(path)
+    if file.form == "text" and file.suffix != ".csv":
+        pairs: Iterator[tuple[str, str]] = ((qid, other) for _, qid, _, other in id_triples(path))
     else:
-        pairs = _examples(path) if is_parquet(path) or plain_suffix(path) == ".csv" else _triples(path)
+        _, first = next(file.records(), (None, {})) if file.form == "json" else (None, {})
+        pairs = _dpr(file) if {_HARD, _OTHER} & set(first) else _examples(file)
     schema = {"qid": pl.String, "docid": pl.String}
     return (
         pl.DataFrame(pairs, schema=schema, orient="row")
@@ -269,8 +268,8 @@ def given_negatives(path: Path) -> pl.DataFrame:
     )
 
 
-def _dpr(path: Path) -> Iterator[tuple[str, str]]:
-    for number, (location, record) in enumerate(records(path)):
+def _dpr(file: InputFile) -> Iterator[tuple[str, str]]:
+    for number, (location, record) in enumerate(file.records()):
         own = passages(record, _HARD, location)
         if not own and _OTHER in record:
             own = passages(record, _OTHER, location)
@@ -278,13 +277,8 @@ def _dpr(path: Path) -> Iterator[tuple[str, str]]:
             yield str(number), id_of(passage, _PASSAGE_ID, location)
 
 
-def _examples(path: Path) -> Iterator[tuple[str, str]]:
-    for example in examples(path):
+def _examples(file: InputFile) -> Iterator[tuple[str, str]]:
+    for example in examples(file):
         if example.negatives is None:
             raise example.location.error("no field of negatives, which a training file contains", code="no-negatives")
         yield from ((example.qid, passage.docid) for passage in example.negatives)
-
-
-def _triples(path: Path) -> Iterator[tuple[str, str]]:
-    for _, qid, _, other in id_triples(path):
-        yield qid, other

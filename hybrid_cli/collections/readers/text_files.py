@@ -1,21 +1,19 @@
-"""Rows of text files (lines, columns, JSON; plain or compressed), each with its file and line for messages.
-
-Lines end at a line feed only, so that texts and ids are preserved.
-"""
+"""Values in the rows of text files, by the usual names of their fields, each with its file and line for messages."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hybrid_cli.collections.source import Document
-from hybrid_cli.inputs.files import Location, csv_rows, limits, located_lines
-from hybrid_cli.inputs.json_rows import check_field, records, without_surrogates
+from hybrid_cli.inputs.files import Location
 from hybrid_cli.inputs.json_values import NOT_JSON, describe_value
+from hybrid_cli.inputs.rows import InputFile, check_field, without_surrogates
+from hybrid_cli.inputs.rows import columns as columns
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
 DOCID_FIELDS = ("_id", "id", "pid", "docid", "doc_id", "docno", "passage_id")  # `docid` is the whole of a passage `pid`
@@ -27,18 +25,7 @@ _LISTED = 50  # names in a message
 _WORDS = 4  # spaces in a passage, at least; more than an id has
 
 
-def lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[Location, str]]:
-    """Yield each line that is not blank, without its line end.
-
-    Raises:
-        InputError: no such file, a line over the limits, damaged compression, or bytes not valid in `encoding`.
-    """
-    for location, line in located_lines(path, encoding):
-        if line and not line.isspace():
-            yield location, line.rstrip("\r\n")
-
-
-def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *, default: str | None = None) -> str:
+def text_of(record: Mapping[str, Any], names: Sequence[str], location: Location, *, default: str | None = None) -> str:
     """Return the first of the fields `names` that exists, as a string.
 
     Raises:
@@ -47,7 +34,7 @@ def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *,
     for name in names:
         value = record.get(name)
         if isinstance(value, str):
-            return value if value.isascii() else without_surrogates(value)
+            return value
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if value is not None:
@@ -59,7 +46,7 @@ def text_of(record: dict[str, Any], names: Sequence[str], location: Location, *,
     return default
 
 
-def id_of(record: dict[str, Any], names: Sequence[str], location: Location) -> str:
+def id_of(record: Mapping[str, Any], names: Sequence[str], location: Location) -> str:
     """Return the id in one of the fields `names`; it must not be empty."""
     return checked_id(text_of(record, names, location), location)
 
@@ -81,7 +68,7 @@ def answers_of(record: dict[str, Any], location: Location) -> list[str] | None:
     if value is None:
         return None
     check_field({"answers": value}, "answers", list[str], location, "answers-form")
-    return [without_surrogates(answer) for answer in value]
+    return list(value)
 
 
 def answer_list(text: str, location: Location) -> list[str]:
@@ -92,26 +79,8 @@ def answer_list(text: str, location: Location) -> list[str]:
         except (SyntaxError, MemoryError, *NOT_JSON):  # `literal_eval` raises MemoryError for deep nesting
             continue
         if isinstance(parsed, list) and all(isinstance(answer, str) for answer in parsed):
-            return [without_surrogates(answer) for answer in parsed]
+            return list(without_surrogates(parsed))
     raise location.error(f"{text[:40]!r} is not a list of answers, such as ['1912', 'April 1912']", code="not-answers")
-
-
-def columns(path: Path, least: int, layout: str, quoted: bool = False) -> Iterator[tuple[Location, list[str]]]:
-    """Yield the columns of each line, split at tabs; `layout` describes the expected columns in messages.
-
-    Args:
-        path: the file.
-        least: number of columns that every line needs.
-        layout: the columns in words.
-        quoted: fields may be in double quotes (CSV rules, with tabs).
-    """
-    bound = limits()
-    split = ((location, line.split("\t", bound.columns)) for location, line in lines(path))
-    for location, fields in csv_rows(path, "\t") if quoted else split:
-        bound.refuse_columns(location, path, len(fields))
-        if len(fields) < least:
-            raise location.error(f"{len(fields)} tab-separated columns; needs {layout}", code="too-few-columns")
-        yield location, fields
 
 
 def id_triples(path: Path) -> Iterator[tuple[Location, str, str, str]]:
@@ -131,8 +100,8 @@ def id_triples(path: Path) -> Iterator[tuple[Location, str, str, str]]:
 # ------------------------------------------------------------------------------------------ rows of a collection
 
 
-def json_documents(path: Path) -> Iterator[Document]:
-    """Yield the documents of a JSON file, see `records`: an id, a text, and a title if there is one."""
-    for location, record in records(path):
+def json_documents(file: InputFile) -> Iterator[Document]:
+    """Yield the documents of a JSON file: an id, a text, and a title if there is one."""
+    for location, record in file.records():
         title = text_of(record, TITLE_FIELDS, location, default="")
         yield Document(id_of(record, DOCID_FIELDS, location), title, text_of(record, TEXT_FIELDS, location), location)

@@ -18,11 +18,10 @@ from hybrid_cli.collections.readers import markup
 from hybrid_cli.collections.readers.markup import Markup, Piece
 from hybrid_cli.collections.readers.qrels import split_judgments
 from hybrid_cli.collections.readers.queries import query_rows
-from hybrid_cli.collections.readers.text_files import checked_id, json_documents, lines
+from hybrid_cli.collections.readers.text_files import checked_id, json_documents
 from hybrid_cli.collections.source import Document, DocumentFiles, Judgment, LeftOut, Location, Query, Source, roles
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import is_parquet
-from hybrid_cli.inputs.json_rows import is_json
+from hybrid_cli.inputs.rows import InputFile
 
 # Anserini indexes TEXT, LP, LEADPARA, HEADLINE, TITLE, HL, HEAD, TTL, DD and DATE.
 _IDS = ("DOCNO", "DOCID")
@@ -61,29 +60,30 @@ def source(options: Trec) -> Source:
     """
     files = {"corpus": options.corpus, **roles("topics", options.queries), **roles("qrels", options.qrels)}
     encoding, more = options.encoding, frozenset(name.upper() for name in options.text_fields)
-    in_sgml = [path for path in options.queries.values() if _is_sgml(path, encoding)]
-    corpus = _files(options.corpus)
-    sgml = not all(map(is_json, corpus))
+    topics = {split: InputFile.of(path) for split, path in options.queries.items()}
+    in_sgml = any(_is_sgml(file, encoding) for file in topics.values())
+    corpus = list(map(InputFile.of, _files(options.corpus)))
+    sgml = any(file.form != "json" for file in corpus)
     known = {
         "inputs": SGML if sgml or in_sgml else "",
         "document_format": SGML if sgml else "",
         "topic_format": SGML_TOPICS if in_sgml else "",
     }
 
-    def reader(path: Path) -> partial[Iterator[Document]]:
-        if is_json(path):
-            return partial(json_documents, path)
-        return partial(sgml_documents, path, encoding, more)
+    def reader(file: InputFile) -> partial[Iterator[Document]]:
+        if file.form == "json":
+            return partial(json_documents, file)
+        return partial(sgml_documents, file, encoding, more)
 
     def queries() -> Iterator[Query]:
-        for split, path in options.queries.items():
-            for topic in _topics(path, options.topic_fields, encoding):
+        for split, file in topics.items():
+            for topic in _topics(file, options.topic_fields, encoding):
                 yield topic._replace(split=split)
 
     def judgments() -> Iterator[Judgment]:
         return split_judgments(options.qrels)
 
-    return Source("trec", DocumentFiles([reader(path) for path in corpus]), queries, judgments, files, known=known)
+    return Source("trec", DocumentFiles(list(map(reader, corpus))), queries, judgments, files, known=known)
 
 
 def _files(corpus: Path) -> list[Path]:
@@ -114,14 +114,16 @@ class _Block(NamedTuple):
     text: str
 
 
-def sgml_documents(path: Path, encoding: str = Trec.encoding, more: frozenset[str] = frozenset()) -> Iterator[Document]:
+def sgml_documents(
+    file: InputFile, encoding: str = Trec.encoding, more: frozenset[str] = frozenset()
+) -> Iterator[Document]:
     """Yield each `<DOC>`: title from all headline fields, text from the text fields and then the dates.
 
     The id is `<DOCNO>`, else `<DOCID>`, else the id in the tag `<DOC>`. Without a known text field, all fields
     are text.
 
     Args:
-        path: a file with at least one document, or a blank one.
+        file: a file with at least one document, or a blank one.
         encoding: an extension of ASCII.
         more: names of other fields that are text, in capitals; `ALL_FIELDS` for all.
 
@@ -130,7 +132,7 @@ def sgml_documents(path: Path, encoding: str = Trec.encoding, more: frozenset[st
     """
     held: Document | None = None
     outside: Counter[tuple[str, str]] = Counter()
-    for block in _blocks(path, "DOC", encoding):
+    for block in _blocks(file, "DOC", encoding):
         if not block.opening:
             content = markup.read(block.text)
             outside += _counts("words", {_OUTSIDE: words.count(content.plain(*(text for _, text in content.pieces)))})
@@ -143,7 +145,7 @@ def sgml_documents(path: Path, encoding: str = Trec.encoding, more: frozenset[st
         yield held._replace(left_out={**(held.left_out or {}), **outside})
     elif outside:
         problem = "no <DOC>; pass SGML documents with <DOC> or JSON lines (.jsonl), or move the file out of the folder"
-        raise path_error(path, problem, code="no-documents")
+        raise path_error(file.path, problem, code="no-documents")
 
 
 def _document(block: _Block, more: frozenset[str]) -> Document:
@@ -211,11 +213,11 @@ def _attribute(opening: str, *names: str) -> str:
     return ""
 
 
-def _blocks(path: Path, tag: str, encoding: str, *, ended: bool = True) -> Iterator[_Block]:
+def _blocks(file: InputFile, tag: str, encoding: str, *, ended: bool = True) -> Iterator[_Block]:
     """Yield each `<tag>...</tag>`, and each text outside; tags may be anywhere in a line.
 
     Args:
-        path: a file.
+        file: a file.
         tag: name of the tag, in any case.
         encoding: an extension of ASCII.
         ended: refuse a missing tag; if not, a block also ends before the next one and at the end of the file.
@@ -223,7 +225,7 @@ def _blocks(path: Path, tag: str, encoding: str, *, ended: bool = True) -> Itera
     edge = re.compile(rf"<(/?){tag}(?:\s[^<>]*)?>", re.IGNORECASE)
     held: list[str] = []
     start: tuple[Location, str] | None = None
-    for location, line in lines(path, encoding):
+    for location, line in file.lines(encoding):
         after = 0
         for match in edge.finditer(line):
             held.append(line[after : match.start()])
@@ -260,44 +262,44 @@ def _unpaired(location: Location, tag: str, missing: str) -> InputError:
 # ------------------------------------------------------------------------------------------------------------ topics
 
 
-def _is_sgml(path: Path, encoding: str) -> bool:
+def _is_sgml(file: InputFile, encoding: str) -> bool:
     """Test whether topics are in SGML or XML: neither JSON nor Parquet, and a tag at the start."""
-    return not is_json(path) and not is_parquet(path) and _first_line(path, encoding).lstrip().startswith("<")
+    return _first_line(file, encoding).lstrip().startswith("<")
 
 
-def _first_line(path: Path, encoding: str) -> str:
-    return next((line for _, line in lines(path, encoding)), "")
+def _first_line(file: InputFile, encoding: str) -> str:
+    return next((line for _, line in file.lines(encoding)), "") if file.form == "text" else ""
 
 
-def _topics(path: Path, fields: Sequence[str], encoding: str) -> Iterator[Query]:
+def _topics(file: InputFile, fields: Sequence[str], encoding: str) -> Iterator[Query]:
     """Yield the topics of a file, without their split.
 
     The file has JSON lines, columns, lines `number:query` (Million Query), or TREC's SGML or XML.
     """
-    if _is_sgml(path, encoding):
-        tag = _topic_tag(path, encoding)
-        for block in _blocks(path, tag, encoding, ended=False):
+    if _is_sgml(file, encoding):
+        tag = _topic_tag(file, encoding)
+        for block in _blocks(file, tag, encoding, ended=False):
             if block.opening:
                 yield _topic(block, fields)
-    elif not is_json(path) and not is_parquet(path) and _COLONS.fullmatch(_first_line(path, encoding)):
-        for location, line in lines(path, encoding):
+    elif _COLONS.fullmatch(_first_line(file, encoding)):
+        for location, line in file.lines(encoding):
             if not (match := _COLONS.fullmatch(line)):
                 problem = "no 'number:query' as in the first line; fix or remove the line"
                 raise location.error(problem, code="topic-without-number")
             yield Query("", match["number"], match["text"].strip(), None, location)
     else:
-        for location, qid, text, answers in query_rows(path):
+        for location, qid, text, answers in query_rows(file):
             yield Query("", qid, text, answers, location)
 
 
-def _topic_tag(path: Path, encoding: str) -> str:
+def _topic_tag(file: InputFile, encoding: str) -> str:
     """Return the tag of topics, `top` or `topic`: the first one in the file."""
     tag = re.compile(r"<(top|topic)(?:\s[^<>]*)?>", re.IGNORECASE)
-    for _, line in lines(path, encoding):
+    for _, line in file.lines(encoding):
         if match := tag.search(line):
             return match[1].lower()
     problem = "no <top> and no <topic>; pass topics in SGML or XML, JSON lines (.jsonl) or tab-separated columns"
-    raise path_error(path, problem, code="no-topics")
+    raise path_error(file.path, problem, code="no-topics")
 
 
 def _topic(block: _Block, fields: Sequence[str]) -> Query:

@@ -22,6 +22,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import ACCURACY, parse_measures
 from hybrid_cli.evaluation.retrieved import Pool, pools
 from hybrid_cli.inputs.files import read_text
+from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.reporting import judging
 from hybrid_cli.reporting.agreement import conflicts, judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, ComparedRuns, JudgedTexts, Judging, JudgingSession
@@ -69,7 +70,8 @@ def judge(settings: Judge) -> Path:
     if by_machine:
         return _by_machine(settings, pooled, texts, [*named.values(), *others], files)
     artifacts.lock_growing(settings.output)
-    settles = settings.adjudicate is not None and is_journal(settings.output)
+    settled = settings.output if settings.adjudicate is not None and settings.output.is_file() else None
+    settles = settled is not None and is_journal(InputFile.of(settled))
     judgments = open_judgments(settings.output, settings.rater, settles)
     compared = ComparedRuns(opened, lineage.dense_side(named), settings.measure)
     asked = Judging(JudgingSession(judgments, pooled, settings.stop_after), texts, compared)

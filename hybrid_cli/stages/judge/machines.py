@@ -35,7 +35,7 @@ import polars as pl
 
 from hybrid_cli import console, storage
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SUFFIX, Answer, Journal, Pair, now
-from hybrid_cli.collections.readers.qrels import raters_of
+from hybrid_cli.collections.readers.qrels import JudgmentFile
 from hybrid_cli.commands.analysis import TIMEOUT
 from hybrid_cli.console import plain
 from hybrid_cli.errors import HybridError, InputError, option_error, path_error
@@ -484,8 +484,9 @@ def refuse_people(output: Path) -> None:
     """Refuse an output with judgments of people, which would be replaced."""
     if not output.exists() or output.suffix == SUFFIX:
         return
-    others = [rater for rater in raters_of(output) if not rater.startswith(MACHINE)]
-    if others or (output.stat().st_size and not raters_of(output)):
+    raters = JudgmentFile.of(output).raters
+    others = [rater for rater in raters if not rater.startswith(MACHINE)]
+    if others or (output.stat().st_size and not raters):
         problem = "has judgments that no machine gave; name another output"
         raise path_error(output, problem, code="foreign-file", option="output")
 
