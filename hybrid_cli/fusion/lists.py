@@ -7,10 +7,11 @@ number of queries. A frame of candidates has the columns `query` (number of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,7 @@ from hybrid_cli.runs.tables import ranks
 
 Scorer = Callable[[pl.DataFrame], pl.Series]
 BLOCK_HITS = 1 << 16
+_WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 SCORED_AT_ONCE = 1 << 23  # candidates whose missing scores are computed together: one pass over the vectors
 
 
@@ -73,6 +75,46 @@ class Lists:
             text = f"{stage}: the longest lists differ: {listed} hits; scores and weights depend on these lengths"
             console.note(text, code="list-lengths", hits=dict(zip(names, self.longest, strict=True)))
 
+    def check_scores(self, paths: Mapping[str, Path], recipe: FusionRecipe, equal: bool) -> None:
+        """Refuse distances; warn if one list dominates the sum, among those whose scores differ.
+
+        Args:
+            paths: name -> path of each run.
+            recipe: method of the fusion.
+            equal: the runs have equal weights.
+        """
+        spreads: dict[str, float] = {}
+        for run, (name, path) in zip(self.runs, paths.items(), strict=True):
+            if run.rising > 0.5:
+                problem = f"{path}: scores rise with the rank, as distances do; negate them"
+                raise InputError(problem, code="scores-rise", path=path, run=name)
+            if run.deviation > 0:
+                spreads[name] = run.deviation
+        if recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
+            narrow, wide = min(spreads, key=lambda name: spreads[name]), max(spreads, key=lambda name: spreads[name])
+            text = f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times that of"
+            text = f"{text} {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use"
+            console.warn(f"{text} --method minmax", code="unequal-spread", run=wide, other=narrow)
+
+    def candidates(self, scorers: Sequence[Scorer], shares: list[np.ndarray]) -> Iterator[pl.DataFrame]:
+        """Yield the blocks, with exact scores of missing documents if there are scorers.
+
+        Args:
+            scorers: see `complete`; none for other rules.
+            shares: the overlap of the lists of each block is added.
+        """
+
+        def watched() -> Iterator[pl.DataFrame]:
+            for block in self.blocks():
+                shares.append(overlap(block, len(self.runs)))
+                yield block
+
+        if not scorers:
+            yield from watched()
+            return
+        with console.progress("score missing pairs", unit="pairs") as advance:
+            yield from complete(watched(), self.qids, [_counted(scorer, advance) for scorer in scorers])
+
     def blocks(self) -> Iterator[pl.DataFrame]:
         """Yield the candidates of a few dozen queries at a time."""
         sizes = np.sum(self.lengths, axis=0) if len(self.qids) else np.zeros(0)
@@ -104,6 +146,15 @@ class Lists:
                 f"rank_{number}": pl.Series(ranks(lengths), dtype=pl.Float64),
             }
         )
+
+
+def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
+    def score(pairs: pl.DataFrame) -> pl.Series:
+        scores = scorer(pairs)
+        advance(len(pairs))
+        return scores
+
+    return score
 
 
 def joined(hits: Sequence[pl.DataFrame], qids: pl.Series) -> pl.DataFrame:

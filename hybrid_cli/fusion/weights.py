@@ -23,7 +23,7 @@ _STORED: dict[str, Any] = {
     "missing": str,
     "judged": list[str],
 }
-_ROLE = "weights"  # of the file of `fuse --tune` among the inputs of a fused run
+WEIGHTS = "weights"  # of the file of `fuse --tune` among the inputs of a fused run
 _ZERO = 1e-12  # gains below it are rounding errors
 MORE = 10  # judged queries whose worth is estimated
 
@@ -204,7 +204,7 @@ def _by_name(given: str, names: Sequence[str]) -> tuple[float, ...]:
 def weights_file(given: object) -> dict[str, Path]:
     """Return the weights file as an input of a stage, if weights are given as `@FILE`."""
     path = weights_path(given)
-    return {} if path is None else {_ROLE: path}
+    return {} if path is None else {WEIGHTS: path}
 
 
 def weights_path(given: object) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,15 +39,7 @@ from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
 from hybrid_cli.fusion.prior import prior_of
 from hybrid_cli.fusion.selection import Choice, Trials, Values, check_folds, select
 from hybrid_cli.fusion.tuning import MethodGrid
-from hybrid_cli.fusion.weights import (
-    ByPeople,
-    Tuned,
-    chosen_weights,
-    read_tuned,
-    stored_recipe,
-    weights_file,
-    weights_path,
-)
+from hybrid_cli.fusion.weights import WEIGHTS, ByPeople, Tuned, chosen_weights, read_tuned, stored_recipe, weights_path
 from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
@@ -57,7 +49,6 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 
 _PARAMETERS = ("method", "missing", "normalize", "rrf_k")
-_WIDE = 10.0  # ratio of the standard deviations of two lists above which one list dominates the sum
 
 
 @stage(Fuse)
@@ -192,7 +183,7 @@ class FusionJob:
         files = {f"run {number}": path for number, path in enumerate(self.runs.values(), 1)}
         for number, source in enumerate(self.exact, 1):
             files |= {f"index {number}": source.index, f"queries {number}": source.queries}
-        return files | weights_file(self.settings.weights)
+        return files | ({} if self.stored is None else {WEIGHTS: self.stored.path})
 
     def options(self) -> dict[str, Any]:
         """Return the recorded options; `measure` and `split` affect only tuning."""
@@ -293,18 +284,18 @@ def _write(job: FusionJob, output: artifacts.Output, judged: pl.DataFrame | None
     joined = Lists.of(list(opened.values()), job.settings.depth)
     if job.stored is not None:
         job.stored.warn_tuned_on(joined.qids)
-    _check_scores(job, joined, equal=job.settings.weights is None)
     if judged is not None:
         for path, run in opened.items():
             check_overlap(run.qids, judged, path)
     check_common({path: run.qids for path, run in opened.items()})
+    joined.check_scores(job.runs, job.recipe, equal=job.settings.weights is None)
     if job.recipe.missing != "exact":  # which completes the lists
         joined.note_lengths("fuse", list(job.runs))
     shares: list[np.ndarray] = []
     with console.progress("fuse", len(joined.qids), "queries") as advance:
 
         def blocks() -> Iterator[Any]:
-            candidates = _candidates(job, joined, shares, job.recipe.missing == "exact")
+            candidates = joined.candidates(_scorers(job, joined.qids), shares)
             for run in lists.fuse_blocks(candidates, joined.qids, job.recipe, job.settings.hits):
                 advance(run["qid"].n_unique())
                 yield run.to_arrow()
@@ -325,45 +316,9 @@ def _warn_disjoint(shares: Sequence[np.ndarray]) -> float:
     return common
 
 
-def _candidates(job: FusionJob, joined: Lists, shares: list[np.ndarray], exact: bool) -> Iterator[pl.DataFrame]:
-    """Return the blocks, with exact scores if the rule requires them; the overlap of the lists is added to `shares`."""
-
-    def watched() -> Iterator[pl.DataFrame]:
-        for block in joined.blocks():
-            shares.append(lists.overlap(block, len(job.runs)))
-            yield block
-
-    if not exact:
-        yield from watched()
-        return
-    opened = [source.scorer(joined.qids, job.settings.device, job.settings.threads) for source in job.exact]
-    with console.progress("score missing pairs", unit="pairs") as advance:
-        yield from lists.complete(watched(), joined.qids, [_counted(scorer, advance) for scorer in opened])
-
-
-def _counted(scorer: Scorer, advance: Callable[[int], None]) -> Scorer:
-    def score(pairs: pl.DataFrame) -> pl.Series:
-        scores = scorer(pairs)
-        advance(len(pairs))
-        return scores
-
-    return score
-
-
-def _check_scores(job: FusionJob, joined: Lists, equal: bool) -> None:
-    """Refuse distances; warn if one list dominates the sum, among those whose scores differ."""
-    spreads: dict[str, float] = {}
-    for number, (name, path) in enumerate(job.runs.items()):
-        if joined.runs[number].rising > 0.5:
-            problem = f"{path}: scores rise with the rank, as distances do; negate them"
-            raise InputError(problem, code="scores-rise", path=path, run=name)
-        if joined.runs[number].deviation > 0:
-            spreads[name] = joined.runs[number].deviation
-    if job.recipe.sums_raw_scores and equal and spreads and min(spreads.values()) * _WIDE < max(spreads.values()):
-        narrow, wide = min(spreads, key=lambda name: spreads[name]), max(spreads, key=lambda name: spreads[name])
-        text = f"the standard deviation of {wide}'s scores is {spreads[wide] / spreads[narrow]:,.0f} times that of"
-        text = f"{text} {narrow}'s, so {wide} nearly decides alone; pass --weights, tune them with --tune, or use"
-        console.warn(f"{text} --method minmax", code="unequal-spread", run=wide, other=narrow)
+def _scorers(job: FusionJob, qids: pl.Series) -> list[Scorer]:
+    """Open the sources of exact scores."""
+    return [source.scorer(qids, job.settings.device, job.settings.threads) for source in job.exact]
 
 
 def _compare(job: FusionJob, qrels: pl.DataFrame) -> None:
@@ -475,6 +430,7 @@ def _tuned(
                 code="no-judged-hit",
             )
     joined.note_lengths("fuse", list(job.runs))
+    joined.check_scores(job.runs, job.recipe, equal=False)
     choices, values = _measured(job, joined, judgments)
     people, *machine = (ByRater(*pair) for pair in zip(values, alone, strict=True))
     corrected, by_people = _corrected(people, machine[0], list(job.runs)) if machine else (people, None)
@@ -510,10 +466,10 @@ def _corrected(people: ByRater, machine: ByRater, names: Sequence[str]) -> tuple
 def _measured(job: FusionJob, joined: Lists, judgments: Sequence[pl.DataFrame]) -> tuple[list[Choice], list[Values]]:
     """Return all choices, and their values by each rater."""
     settings = job.settings
-    _check_scores(job, joined, equal=False)
     shares: list[np.ndarray] = []
+    scorers = _scorers(job, joined.qids)
     blocks = {
-        exact: list(_candidates(job, joined, shares, exact))
+        exact: list(joined.candidates(scorers if exact else [], shares))
         for exact in {family.recipe.missing == "exact" for family in job.families}
     }
     choices: list[Choice] = []
