@@ -101,7 +101,7 @@ def is_rater(name: str) -> bool:
 
 def is_journal(file: InputFile) -> bool:
     """Return whether a file is a journal, by its name and its first line."""
-    if file.suffix != SUFFIX or file.form != "json" or file.head.lstrip().startswith("["):
+    if file.suffix != SUFFIX or file.form != "json" or file.is_array:
         return False
     try:
         row = json.loads(file.first_line)

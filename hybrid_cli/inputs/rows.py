@@ -63,13 +63,15 @@ class InputFile:
         path: the file.
         form: Parquet, JSON, or another text.
         suffix: suffix of the format: `.csv` for `a.csv.gz`.
-        head: first characters of a text.
+        is_array: a text that begins as a list of JSON does.
+        is_nested: one JSON object of objects, such as `{"qid": {"docid": 1}}`, by its beginning.
     """
 
     path: Path
     form: Form
     suffix: str
-    head: str = ""
+    is_array: bool = False
+    is_nested: bool = False
 
     @classmethod
     def of(cls, path: Path) -> InputFile:
@@ -84,12 +86,8 @@ class InputFile:
             return cls(path, "parquet", suffix)
         with open_binary(path) as file:
             head = file.read(_HEAD).removeprefix(BOM_UTF8).decode("utf-8", "replace")
-        return cls(path, "json" if suffix in _JSON_LINES or _STARTS.match(head) else "text", suffix, head)
-
-    @property
-    def is_nested(self) -> bool:
-        """Return whether the file is one JSON object of objects, such as `{"qid": {"docid": 1}}`."""
-        return _NESTED.match(self.head) is not None
+        form: Form = "json" if suffix in _JSON_LINES or _STARTS.match(head) else "text"
+        return cls(path, form, suffix, head.lstrip().startswith("["), _NESTED.match(head) is not None)
 
     def lines(self, encoding: str = "utf-8") -> Iterator[tuple[Location, str]]:
         """Yield each line that is not blank, without its line end; see `lines`."""
@@ -114,7 +112,7 @@ class InputFile:
             yield location, record
 
     def _values(self, chunk: int) -> Iterator[tuple[Location, Any]]:
-        if not (self.head.lstrip().startswith("[") or self._is_indented):
+        if not (self.is_array or self._is_indented):
             for location, line in self.lines():
                 try:
                     value = _AS_WRITTEN.decode(line)
@@ -132,7 +130,7 @@ class InputFile:
     @property
     def _is_indented(self) -> bool:
         """Return whether the first line is the beginning of an object."""
-        text = self.first_line.rstrip()
+        text = next((line for _, line in self.lines()), "").rstrip()  # not held: there may be many files
         try:
             _AS_WRITTEN.decode(text)
         except json.JSONDecodeError as error:
