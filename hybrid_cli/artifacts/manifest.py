@@ -41,7 +41,6 @@ _LIBRARIES = (
     "pyarrow",
     "polars",
     "numpy",
-    "onnxruntime",
     "selectolax",
     "sentencex",
     "altair",

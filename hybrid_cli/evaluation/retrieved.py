@@ -111,8 +111,9 @@ def judged_values(
     """
     found = retrieved(run, qrels, 0, remove_query)
     judged = found.judged.filter(pl.col("position") <= hits)
+    values = evaluate_hits(judged, found.lengths["qid"], qrels, [measure])
     note_ties(name, judged, qrels, [measure])
-    return evaluate_hits(judged, found.lengths["qid"], qrels, [measure])
+    return values
 
 
 # --------------------------------------------------------------------------------------------------------------- pools

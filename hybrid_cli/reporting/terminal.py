@@ -101,7 +101,7 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
     Args:
         tuned: content of a weights file; see `fusion.weights.Tuned.content`.
     """
-    measure, alone, plateau = tuned["measure"], tuned["alone"], tuned["plateau"]
+    measure, alone, plateau, said = tuned["measure"], tuned["alone"], tuned["plateau"], list(_evidence(tuned))
     rows = []
     for number, (name, weight) in enumerate(zip(tuned["runs"], tuned["weights"], strict=True)):
         ends = [weights[number] for weights in plateau]
@@ -117,11 +117,7 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
     if tuned["held_out"] is not None:
         rows.append([f"{'tuned' if kept else method}, held out", "", "", "", figure(tuned["held_out"])])
     console.table(["run", "weight", "share", "plateau", measure], rows)
-    prose(list(_evidence(tuned)))
-    if verdict := tuned.get("verdict"):
-        prose([Verdict.stored(verdict).sentence()])
-    looks = map(Evidence.stored, tuned.get("evidence", ()))
-    prose([evidence_sentence("hybrid", measure, evidence) for evidence in looks])
+    prose(said)
     if "pseudo_queries" in tuned:
         console.result(pseudo_note(tuned["pseudo_queries"]))
 
@@ -160,6 +156,10 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
     if worth is not None:
         gain = f"{with_sign(worth, 4)} {tuned['measure']}" if worth >= _SHOWN_GAIN else "no measurable gain"
         yield f"Expected from ten more judged queries: {gain}."
+    if verdict := tuned.get("verdict"):
+        yield Verdict.stored(verdict).sentence()
+    for evidence in map(Evidence.stored, tuned.get("evidence", ())):
+        yield evidence_sentence("hybrid", tuned["measure"], evidence)
 
 
 _SHOWN_GAIN = 0.00005  # smaller ones would be printed as 0

@@ -44,7 +44,7 @@ from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
-from hybrid_cli.settings import command_line
+from hybrid_cli.settings import Settings, command_line
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
 
@@ -284,10 +284,10 @@ def _write(job: FusionJob, output: artifacts.Output, judged: pl.DataFrame | None
     joined = Lists.of(list(opened.values()), job.settings.depth)
     if job.stored is not None:
         job.stored.warn_tuned_on(joined.qids)
+    check_common({path: run.qids for path, run in opened.items()})
     if judged is not None:
         for path, run in opened.items():
             check_overlap(run.qids, judged, path)
-    check_common({path: run.qids for path, run in opened.items()})
     joined.check_scores(job.runs, job.recipe, equal=job.settings.weights is None)
     if job.recipe.missing != "exact":  # which completes the lists
         joined.note_lengths("fuse", list(job.runs))
@@ -327,7 +327,8 @@ def _compare(job: FusionJob, qrels: pl.DataFrame) -> None:
     alone = {name: mean_of(values, measure) for name, values in single.items()}
     fused = runs.open_run(job.settings.output)
     values = judged_values("fused", fused, qrels, measure, job.settings.hits, job.remove_query)
-    terminal.show_comparison(measure, alone, job.recipe.method, mean_of(values, measure))
+    score = mean_of(values, measure)
+    terminal.show_comparison(measure, alone, job.recipe.method, score)
 
 
 def _alone(job: FusionJob, name: str, run: Run, qrels: pl.DataFrame) -> pl.DataFrame:
@@ -385,10 +386,11 @@ def _note_next(job: FusionJob) -> None:
     indexes = lineage.searched_indexes(job.runs.values())
     if len(indexes) > 1:
         output = settings.output.with_name(f"{settings.output.stem}-retriever")
-        command = command_line(Compose(indexes, weights=weights, output=output))
+        following: Settings = Compose(indexes, weights=weights, output=output)
     else:
         output = settings.output.with_name(f"{settings.output.stem}-fused.parquet")
-        command = command_line(Fuse(settings.runs, weights=weights, output=output))
+        following = Fuse(settings.runs, weights=weights, output=output)
+    command = command_line(following)
     console.note(f"fuse: to use these weights:\n{command}", code="next-command", command=command)
 
 
