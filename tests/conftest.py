@@ -29,17 +29,17 @@ os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 _SLOW = """
     page cluster judging_page retriever server kill memory lucene train_frozen report_page languages external_vectors
-    examples encode train_lambda auto_command convert_checkpoint train_dense taught killed object_store
+    examples encode train_lambda auto_command convert_checkpoint train_dense taught object_store
     object_store_names index_updates update sparse train_roc fuse vectors pretrain export engines report parallel
     combination cli hybrid_search judge_terminal journal machine_tuning search run_files models judge presets sharded
     dev_set fuzz serving bpr bad_input impacts index_bm25 encoder api mine_negatives rerank paths pretraining pipelines
     damage prepare workers hub lora filters verdicts tokens calibration passages gate exported_fusions judge_machine
     train_warnings judged padding queries_in_corpus grades decoders complement tables searched sparse_checkpoints
-    machine_labels lost_shards faiss_gpu pseudo_queries failing_files labels perturb significance
+    machine_labels pairs lost_shards faiss_gpu pseudo_queries failing_files labels perturb significance
 """
 SLOW = [f"test_{name}" for name in _SLOW.split()]  # files that `make check` leaves out; the longest first
 _HEAVY = """
-    object_store object_store_names cluster kill readers killed memory recorded_models parallel examples report_page
+    object_store object_store_names cluster kill readers memory recorded_models parallel examples report_page
     page sentence_transformers convert_checkpoint languages train_frozen every_form untrusted_text same_bytes export
     index_updates reused judging_page auto_command server engines update pipelines lora verdicts machine_tuning dev_set
     pretrain journal resumed
@@ -112,6 +112,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def notices() -> Iterator[Notices]:
     with console.heard() as heard:
         yield Notices(heard)
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list[str]]]:
+    """The address of a hub that has no model, and the paths that were requested."""
+    from recording_hub import recording_hub
+
+    with recording_hub() as found:
+        yield found
 
 
 @pytest.fixture
@@ -211,6 +220,33 @@ def tiny_lambda(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bm25(tiny_lambda: Path) -> Path:
     return tiny_lambda.parent / "bm25"
+
+
+@pytest.fixture(scope="session")
+def mined(tiny: Path, tiny_bm25: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training examples of `tiny` with negatives of BM25."""
+    from hybrid_cli.stages.mine_negatives import mine_negatives
+
+    def build(folder: Path) -> None:
+        mine_negatives(tiny, split="train", index=tiny_bm25, output=folder / "train.parquet")
+
+    return once(tmp_path_factory, "mined", build) / "train.parquet"
+
+
+@pytest.fixture(scope="session")
+def ensembles(mined: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with ensembles `1`, `2` and `3` of as many learners of 4 dimensions."""
+
+    def build(folder: Path) -> None:
+        from hybrid_cli.stages.train_dense import train_dense
+
+        plan: dict[str, Any] = {"batch_size": 4, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32", "epochs": 10}
+        plan |= {"loss": "nll", "model": str(tiny_bert)}
+        train_dense(mined, output=folder / "1", **plan, dim=4, doc_max_len=24)
+        for seed in (2, 3):
+            train_dense(mined, output=folder / str(seed), **plan, seed=seed, boost=str(folder / str(seed - 1)))
+
+    return once(tmp_path_factory, "ensembles", build)
 
 
 @pytest.fixture(scope="session")

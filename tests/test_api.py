@@ -45,41 +45,36 @@ COLUMNS = ["qid", "docid", "rank", "score"]
 
 
 @pytest.fixture(scope="module")
-def made(tiny_runs: Path) -> Path:
-    return tiny_runs
-
-
-@pytest.fixture(scope="module")
 def queries(tiny: Path) -> dict[str, str]:
     return dict(collection.read_queries(tiny / "queries.test.parquet").select("qid", "text").iter_rows())
 
 
 @pytest.mark.parametrize("name", ["bm25", "dense"])
-def test_an_index_answers_as_the_command_does(made: Path, queries: dict[str, str], name: str) -> None:
-    found = open_index(str(made / name)).search(queries, k=4)
+def test_an_index_answers_as_the_command_does(tiny_runs: Path, queries: dict[str, str], name: str) -> None:
+    found = open_index(str(tiny_runs / name)).search(queries, k=4)
     assert found.columns == [*COLUMNS, "title", "text"]
-    assert found.select(COLUMNS).equals(open_run(made / f"{name}.parquet"))
-    assert open_index(made / name).search([]).columns == found.columns
+    assert found.select(COLUMNS).equals(open_run(tiny_runs / f"{name}.parquet"))
+    assert open_index(tiny_runs / name).search([]).columns == found.columns
 
 
-def test_weights_of_several_indexes_are_those_of_a_retriever(made: Path, tmp_path: Path) -> None:
-    pair = [made / "dense", made / "bm25"]
+def test_weights_of_several_indexes_are_those_of_a_retriever(tiny_runs: Path, tmp_path: Path) -> None:
+    pair = [tiny_runs / "dense", tiny_runs / "bm25"]
     composed = open_retriever(compose(pair, weights="1,0.5", output=tmp_path / "retriever")).search("table salt", k=4)
     assert open_index(*pair, weights=[1, 0.5]).search("table salt", k=4).equals(composed)
 
 
-def test_options_of_an_index_are_used_or_refused(made: Path) -> None:
-    opened = [open_index(made / "bm25"), open_index(made / "bm25", k1=2.0, b=0.0)]
+def test_options_of_an_index_are_used_or_refused(tiny_runs: Path) -> None:
+    opened = [open_index(tiny_runs / "bm25"), open_index(tiny_runs / "bm25", k1=2.0, b=0.0)]
     scores = [index.search("table salt")["score"][0] for index in opened]
     assert scores[0] != scores[1]
     for name, option, value in (("dense", "k1", 2.0), ("bm25", "weights", [1])):
         given: dict[str, Any] = {option: value}
         with raises("option-does-not-apply", option=option):
-            open_index(made / name, **given)
+            open_index(tiny_runs / name, **given)
 
 
-def test_texts_are_numbered_and_a_mapping_names_them(made: Path) -> None:
-    index = open_index(made / "bm25")
+def test_texts_are_numbered_and_a_mapping_names_them(tiny_runs: Path) -> None:
+    index = open_index(tiny_runs / "bm25")
     texts = ["table salt", "moon"]
     assert index.search(texts)["qid"].unique(maintain_order=True).to_list() == ["0", "1"]
     assert index.search({"b": texts[0], "a": texts[1]})["qid"].unique(maintain_order=True).to_list() == ["b", "a"]
@@ -95,12 +90,12 @@ def test_texts_that_no_encoder_takes_are_refused(tiny_bert: Path) -> None:
         encoder.encode_documents(["a"], ["b", "c"])
 
 
-def test_an_encoder_returns_vectors_whose_products_are_the_scores(made: Path, tiny_bert: Path) -> None:
+def test_an_encoder_returns_vectors_whose_products_are_the_scores(tiny_runs: Path, tiny_bert: Path) -> None:
     encoder = open_encoder(tiny_bert, dtype="fp32")
     vectors = encoder.encode_queries(["table salt"])
     assert isinstance(vectors, np.ndarray)
     assert vectors.shape == (1, 16)
-    hit = open_index(made / "dense").search("table salt", k=1)
+    hit = open_index(tiny_runs / "dense").search("table salt", k=1)
     title, text = next((title, text) for docid, title, text in TINY_DOCUMENTS if docid == hit["docid"][0])
     assert (vectors @ encoder.encode_documents([title], [text]).T).item() == pytest.approx(hit["score"][0], abs=1e-4)
 
@@ -208,8 +203,8 @@ QUERY = "salt in sea water"
 
 
 @pytest.fixture(scope="module")
-def retriever(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compose([made / "bm25", made / "dense"], output=tmp_path_factory.mktemp("adapters") / "retriever")
+def retriever(tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compose([tiny_runs / "bm25", tiny_runs / "dense"], output=tmp_path_factory.mktemp("adapters") / "retriever")
 
 
 @pytest.fixture(scope="module")

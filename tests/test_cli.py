@@ -98,6 +98,7 @@ def test_the_command_line_overrides_the_config_file(judged: list[Path], config: 
     ("text", "problem"),
     [
         ("depth: 3\nmeasure: R@3\n", refusal("no-such-option", path="settings.yaml", option="depth")),
+        ("no-remove-query: true\n", refusal("no-such-option", option="no_remove_query")),
         ("- csv\n", refusal("not-yaml", path="settings.yaml")),
         ("format: [\n", refusal("not-yaml", path="settings.yaml")),
         (
@@ -183,9 +184,7 @@ def test_usage_errors_are_one_line_and_exit_2(arguments: list[str], problem: str
 @pytest.mark.parametrize(
     "error", [KeyError("nothing"), EOFError("no data left"), MemoryError(), RuntimeError("std::bad_alloc")]
 )
-def test_a_bug_and_a_failed_allocation_are_reported_in_one_line_and_exit_1(
-    judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_bug_and_a_failed_allocation(judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     from hybrid_cli.reporting import tables
 
     def fail(*_: object) -> None:
@@ -286,14 +285,6 @@ def test_an_error_of_a_command_of_json_is_json(workdir: Path, words: list[str], 
         assert {name: content.get(name) for name in expected} == expected
 
 
-def test_a_config_file_has_no_negative_flags(tmp_path: Path) -> None:
-    config = tmp_path / "fuse.yaml"
-    config.write_text("no-tune: true\n", "utf-8")
-    done = hybrid("fuse", "a", "b", "--output", tmp_path / "run", "--config", config)
-    assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert done.is_problem("no-such-option", option="no_tune")
-
-
 def test_a_similar_option_is_named() -> None:
     done = hybrid("fuse", "a", "b", "-o", "f.parquet", "--weihgts", "1,2")
     assert (done.is_problem("no-such-option", option="weihgts"), "--weights" in done.err) == (True, True), done
@@ -345,9 +336,7 @@ def test_square_brackets_in_a_cell_are_printed(capsys: pytest.CaptureFixture[str
     assert "'hybrid_cli[bench]'" in capsys.readouterr().out
 
 
-def test_a_resumed_step_counts_its_own_work(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_step_counts_own_work(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "WORTH_A_LINE_SECONDS", -1)
     monkeypatch.setattr(console, "HEARTBEAT_SECONDS", -1)
     with console.progress("train", 10, "steps", done=6) as advance:

@@ -78,9 +78,7 @@ def found(tiny: Path, index: Path, output: Path, weight: float | None = None, mo
 
 
 @pytest.mark.parametrize("weight", [None, 0.0, 2.5, -1.0])
-def test_flat_scores_are_the_sum_of_both_scores(
-    indexed: Path, tiny: Path, tmp_path: Path, weight: float | None
-) -> None:
+def test_flat_scores_are_the_sum_of_both(indexed: Path, tiny: Path, tmp_path: Path, weight: float | None) -> None:
     both = found(tiny, indexed / "both", tmp_path / "both.parquet", weight)
     dense = found(tiny, indexed / "dense", tmp_path / "dense.parquet")
     lexical = found(tiny, indexed / "lambda", tmp_path / "lambda.parquet")
@@ -99,7 +97,7 @@ def test_extreme_weights_give_the_rankings_of_the_single_encoders(indexed: Path,
         assert order.to_list() == shared["docid"].to_list()
 
 
-def test_encoding_with_two_models_stores_the_combination_in_the_index(
+def test_the_combination_is_stored(
     indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
     dense, lexical = tmp_path / "dense", tmp_path / "lambda"
@@ -119,9 +117,7 @@ def test_encoding_with_two_models_stores_the_combination_in_the_index(
 
 
 @pytest.mark.parametrize("mode", ["concat", "sum"])
-def test_indexes_are_combined(
-    indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path, mode: Any
-) -> None:
+def test_two_indexes(indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path, mode: Any) -> None:
     if mode == "concat":
         second, model = indexed / "lambda", str(indexed / "model" / "part-2")
     else:
@@ -209,7 +205,7 @@ def tuned_counts(model: Path) -> dict[str, Any]:
     return cast(dict[str, Any], artifacts.read_manifest(model).counts["tuned"])
 
 
-def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
+def test_tuning_shows_each_encoder(
     indexed: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
@@ -236,7 +232,7 @@ def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
         combine(models, output=tmp_path / "t", tune=one, **options)
 
 
-def test_another_combination_fails(
+def test_another_combination_is_no(
     indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path
 ) -> None:
     other = combine([tiny_bert, other_bert], output=tmp_path / "other")
@@ -245,7 +241,7 @@ def test_another_combination_fails(
     with raises("other-encoder"):
         combine([tiny_bert, other_bert], output=tmp_path / "t", tune=tiny, split="train", index=indexed / "both")
     with raises("other-kind", kind="combination", expected="transformer"):
-        train_dense(tmp_path / "examples.parquet", output=tmp_path / "no", model=str(other))
+        train_dense(tmp_path / "mined.parquet", output=tmp_path / "no", model=str(other))
 
 
 PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32"}
@@ -253,49 +249,33 @@ NLL = {**PLAN, "loss": "nll"}
 SALTY = ["salt water", "a river and its bank"]
 
 
-@pytest.fixture(scope="module")
-def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("boost") / "examples.parquet"
-    return mine_negatives(tiny, split="train", index=tiny_lambda.parent / "bm25", output=output)
-
-
-@pytest.fixture(scope="module")
-def first(examples: Path, tiny_bert: Path) -> Path:
-    folder = examples.parent / "first"
-    return train_dense(examples, output=folder, model=str(tiny_bert), **NLL, dim=4, doc_max_len=24)
-
-
-@pytest.fixture(scope="module")
-def ensemble(examples: Path, first: Path, tiny_bert: Path) -> Path:
-    two, three = (examples.parent / name for name in ("two", "three"))
-    train_dense(examples, output=two, model=str(tiny_bert), **NLL, seed=2, boost=str(first))
-    return train_dense(examples, output=three, model=str(tiny_bert), **NLL, seed=3, boost=str(two))
-
-
-def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensemble: Path, first: Path) -> None:
-    whole = open_encoder(ensemble)
+def test_the_score_of_an_ensemble_is_the_sum_of_its_learners_scores(ensembles: Path) -> None:
+    whole = open_encoder(ensembles / "3")
     assert whole.dim == 12
-    two, third = composite.parts(ensemble)
+    two, third = composite.parts(ensembles / "3")
     learners = [open_encoder(folder) for folder in (*composite.parts(two), third)]
     scores = [each.encode_queries(SALTY) @ each.encode_documents(["", ""], SALTY).T for each in learners]
     np.testing.assert_allclose(
         whole.encode_queries(SALTY) @ whole.encode_documents(["", ""], SALTY).T, sum(scores), atol=1e-5
     )
-    np.testing.assert_array_equal(learners[0].encode_queries(SALTY), open_encoder(first).encode_queries(SALTY))
+    np.testing.assert_array_equal(
+        learners[0].encode_queries(SALTY), open_encoder(ensembles / "1").encode_queries(SALTY)
+    )
     assert not np.allclose(scores[1], scores[2])
 
 
-def test_a_learner_has_the_contract_of_the_previous_learners(ensemble: Path, first: Path) -> None:
-    assert open_encoder(composite.parts(ensemble)[1]).describe() == open_encoder(first).describe()
+def test_a_learner_has_the_contract_of_the_previous_learners(ensembles: Path) -> None:
+    learner = composite.parts(ensembles / "3")[1]
+    assert open_encoder(learner).describe() == open_encoder(ensembles / "1").describe()
 
 
-def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: Path) -> None:
+def test_an_ensemble_grows_index_by_index(ensembles: Path, tiny: Path, tmp_path: Path) -> None:
     """The concatenated indexes of the previous learners and of the new one are the index of the ensemble."""
-    whole = encode(tiny, model=str(ensemble), output=tmp_path / "whole")
-    earlier, learner = composite.parts(ensemble)
+    model = str(ensembles / "3")
+    whole = encode(tiny, model=model, output=tmp_path / "whole")
+    earlier, learner = composite.parts(ensembles / "3")
     halves = [encode(tiny, model=str(part), output=tmp_path / part.name) for part in (earlier, learner)]
     grown = encode(halves[0], concat_with=halves[1], output=tmp_path / "grown")
-    model = str(ensemble)
     runs = [
         pl.read_parquet(search(tiny, split="test", index=index, model=model, output=tmp_path / f"{i}.parquet"))
         for i, index in enumerate((whole, grown))
@@ -304,33 +284,33 @@ def test_an_ensemble_grows_index_by_index(ensemble: Path, tiny: Path, tmp_path: 
     np.testing.assert_allclose(runs[0]["score"], runs[1]["score"], atol=1e-5)
 
 
-def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(examples: Path, first: Path, tiny_bert: Path) -> None:
+def test_the_residual_learner_starts_at_the_sum(mined: Path, ensembles: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """With the scores of the ensemble, the loss of the first step is lower than that of an untrained learner."""
-    residual: dict[str, Any] = {"loss": "residual-nll", "scorer": str(first)}
+    residual: dict[str, Any] = {"loss": "residual-nll", "scorer": str(ensembles / "1")}
     losses = {}
     for name, options in {"nll": {"loss": "nll"}, "residual_nll": residual}.items():
-        output = examples.parent / name
-        train_dense(examples, output=output, model=str(tiny_bert), **PLAN, boost=str(first), **options)
+        output = tmp_path / name
+        train_dense(mined, output=output, model=str(tiny_bert), **PLAN, boost=str(ensembles / "1"), **options)
         losses[name] = pl.read_parquet(output / "curve.parquet").filter(name=name)["value"].to_list()
         assert open_encoder(output).dim == 8
     assert losses["residual_nll"][0] < losses["nll"][0]
-    one, other = (open_encoder(composite.parts(examples.parent / name)[1]).encode_queries(SALTY) for name in losses)
+    one, other = (open_encoder(composite.parts(tmp_path / name)[1]).encode_queries(SALTY) for name in losses)
     assert not np.allclose(one, other, atol=1e-4)
 
 
-def test_examples_without_a_run_of_the_ensemble_are_named(
-    examples: Path, first: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
+def test_examples_without_a_run(
+    mined: Path, ensembles: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
-    index = encode(tiny, model=str(first), output=tmp_path / "index")
+    index = encode(tiny, model=str(ensembles / "1"), output=tmp_path / "index")
     run = search(tiny, split="train", index=index, output=tmp_path / "run.parquet")
-    mined = mine_negatives(tiny, split="train", sources=[f"run:{run}:2"], output=tmp_path / "mined.parquet")
-    for number, (used, warned) in enumerate(((examples, True), (mined, False))):
+    by_run = mine_negatives(tiny, split="train", sources=[f"run:{run}:2"], output=tmp_path / "by_run.parquet")
+    for number, (used, warned) in enumerate(((mined, True), (by_run, False))):
         notices.clear()
-        train_dense(used, output=tmp_path / str(number), model=str(tiny_bert), **NLL, boost=str(first))
+        train_dense(used, output=tmp_path / str(number), model=str(tiny_bert), **NLL, boost=str(ensembles / "1"))
         assert notices.says("boost-not-mined", path=used) is warned
 
 
-def test_a_static_encoder_is_no_ensemble(examples: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    done = hybrid("train-dense", examples, "--boost", tiny_lambda, "--model", tiny_bert, "--output", tmp_path / "no")
+def test_a_static_encoder_is_no_ensemble(mined: Path, tiny_lambda: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    done = hybrid("train-dense", mined, "--boost", tiny_lambda, "--model", tiny_bert, "--output", tmp_path / "no")
     assert done.code == 2
     assert (done.problem, done.fields["kind"], done.fields["expected"]) == ("other-kind", "static", "transformer")

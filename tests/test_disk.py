@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
-from small_artifacts import HITS, foreign, open_output, run_table, scratch_in, write_folder, write_run
+from command import Notices, hybrid, raises
+from small_artifacts import HITS, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.errors import HybridError
@@ -324,50 +323,3 @@ def test_an_unreadable_file_is_one_line(read_only: Path) -> None:
     with without_privileges():
         done = hybrid("inspect", "foreign.parquet")
     assert (done.code, done.is_problem("permission-denied", path="foreign.parquet")) == (2, True), done
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None])
-def test_scores_that_are_not_finite_are_refused_with_row_and_ids(tmp_path: Path, bad: float | None) -> None:
-    frame = pl.DataFrame(pl.from_arrow(run_table()))
-    frame = frame.with_columns(score=pl.Series([3.0, bad, 1.0], dtype=pl.Float32))
-    with raises("score-not-finite", path="x.parquet"):
-        runs.read_run(foreign(tmp_path / "x.parquet", frame))
-
-
-def test_a_duplicate_document_is_refused_with_row_and_ids(tmp_path: Path) -> None:
-    frame = pl.DataFrame(pl.from_arrow(run_table([*HITS, ("q1", "b", 3, 0.5)])))
-    with raises("duplicate-id", path="x.parquet"):
-        runs.read_run(foreign(tmp_path / "x.parquet", frame))
-
-
-@pytest.mark.parametrize("column", ["qid", "docid"])
-def test_a_hit_without_an_id_is_refused(tmp_path: Path, column: str) -> None:
-    frame = pl.DataFrame(pl.from_arrow(run_table())).with_columns(
-        pl.when(pl.int_range(pl.len()) == 1).then(None).otherwise(column).alias(column)
-    )
-    with raises("missing-value", path="x.parquet"):
-        runs.read_run(foreign(tmp_path / "x.parquet", frame))
-
-
-def test_ranks_are_renumbered_from_1(tmp_path: Path) -> None:
-    lines = ["q1 Q0 a 0 5 t", "", "q1 Q0 b 1 4 t", "q2 Q0 c 7 3 t", "q2 Q0 a 9 9 t"]
-    (tmp_path / "run.trec").write_text("\n".join(lines) + "\n")
-    found = runs.read_run(tmp_path / "run.trec")
-    assert found.rows() == [("q1", "a", 1, 5.0), ("q1", "b", 2, 4.0), ("q2", "c", 1, 3.0), ("q2", "a", 2, 9.0)]
-    assert found.schema["rank"] == pl.Int32
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", refusal("other-width", path="run.trec", line=3)),
-        (b"q1 Q0 \xff 1 5 t\n", refusal("not-utf-8", path="run.trec", line=1)),
-        (b"PAR1\x00\x01\x01\xfe\n", refusal("not-parquet", path="run.trec")),
-        (b"q1 Q0 a 1 high t\n", refusal("score-not-finite", path="run.trec")),
-        (b"\n \n", refusal("empty-run", path="run.trec")),
-    ],
-)
-def test_a_file_that_is_no_trec_run_is_refused(tmp_path: Path, content: bytes, words: str | Refusal) -> None:
-    (tmp_path / "run.trec").write_bytes(content)
-    with raises(words):
-        runs.read_run(tmp_path / "run.trec")

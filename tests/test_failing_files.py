@@ -52,7 +52,7 @@ def closed() -> io.StringIO:
     ],
 )
 @pytest.mark.parametrize("command", ["judge", "search"])
-def test_standard_input_that_cannot_be_read_ends_in_one_line(
+def test_unreadable_stdin(
     command: str, stream: Any, problem: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = write_runs(tmp_path)
@@ -178,7 +178,7 @@ def write_into(path: Path, write: Callable[[pl.DataFrame, Any], None]) -> None:
 
 
 @pytest.mark.parametrize("write", [pl.DataFrame.write_csv, pl.DataFrame.write_parquet])
-def test_an_error_of_a_library_that_writes_an_output_is_one_of_the_output(
+def test_a_library_that_fails_to_write(
     write: Callable[[pl.DataFrame, Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Polars replaces the error of a file by one of its own, perhaps after it wrote again."""

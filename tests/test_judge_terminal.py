@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import select
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import ran
-from judging import FIRST, SECOND, lines_of, opinion
+from judging import FIRST, SECOND, lines_of
 from terminal import Terminal
 from tiny_collection import TINY_DOCUMENTS, TINY_QUERIES
 
@@ -210,55 +209,3 @@ def test_a_qrels_file_stores_no_reasons_and_no_changes(two_runs: Path) -> None:
     session.press(b"q")
     session.end()
     assert stored() == {first: "1"}
-
-
-@pytest.mark.heavy
-def test_killed_at_random_keys_and_resumed_it_ends_like_an_undisturbed_session(two_runs: Path) -> None:
-    """kill -9 after a random number of answers: before or after the next screen, and while the disk is written."""
-    chance = random.Random(7)
-    answered: dict[tuple[str, str], str] = {}
-    kills = 0
-    while True:
-        session = Judging("--stop-after", 6)
-        left, number = chance.randint(1, 7), 1
-        ended = False
-        while True:
-            while len(session.screens()) < number and (open_ := session.read()):
-                pass
-            if len(session.screens()) < number:
-                assert not open_
-                ended = True
-                break
-            pair = pair_on(session.screens()[number - 1])
-            assert pair not in answered, "an answered hit is asked again"
-            if left == 0:
-                break
-            session.press(opinion(*pair).encode())
-            left, number = left - 1, number + 1
-            if left == 0 and chance.random() < 0.7:  # do not wait for the next screen: the answer may be lost or not
-                time.sleep(chance.random() * 0.02)
-                break
-            answered[pair] = opinion(*pair)
-        if ended:
-            session.end()
-            assert session.code == 0
-            break
-        session.kill()
-        kills += 1
-        kept = stored()
-        assert answered.items() <= kept.items(), "an answer whose next screen was shown is lost"
-        answered = kept
-    assert kills >= 4
-    assert stored() == {pair: opinion(*pair) for pair in stored()}
-    whole = Judging("--stop-after", 6, output="whole.tsv")
-    number = 1
-    while True:
-        while len(whole.screens()) < number and whole.read():
-            pass
-        if len(whole.screens()) < number:
-            break
-        whole.press(opinion(*pair_on(whole.screens()[number - 1])).encode())
-        number += 1
-    whole.end()
-    assert Path("mine.tsv").read_bytes() == Path("whole.tsv").read_bytes()
-    assert Path("mine.tsv.skipped").read_bytes() == Path("whole.tsv.skipped").read_bytes()

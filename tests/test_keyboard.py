@@ -1,4 +1,4 @@
-"""Keys and lines of standard input: signals end the wait for one."""
+"""Keys and lines of standard input; signals end the wait for one, and a stage in one line."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import HYBRID, Started
 
 from hybrid_cli import console, interrupts
 from hybrid_cli.cli import streams
@@ -119,3 +120,33 @@ def test_lines_of_a_file_and_of_another_thread_are_read(tmp_path: Path, monkeypa
         thread.start()
         thread.join()
     assert lines == ["one\n", "two\n"]
+
+
+INTERRUPTED = "hybrid: interrupted; run the same command again to resume\n"
+TERMINATED = "hybrid: terminated; run the same command again to resume\n"
+SIGNALS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: TERMINATED}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        ("prepare msmarco corpus.tsv --output out", "corpus"),
+        ("index-bm25 collection --output out --threads 1", ".lucene.partial"),  # while Java runs
+    ],
+)
+def test_a_signal_is_one_line_and_leaves_no_output(
+    here: Path, command: str, place: str, number: signal.Signals
+) -> None:
+    Path("corpus.tsv").write_text("".join(f"{row}\tpassage number {row}\n" for row in range(300_000)))
+    process = Started(HYBRID, *command.split())
+    deadline = time.monotonic() + 120
+    while not Path(".out.partial", place).exists():
+        assert process.poll() is None, process.wait().stderr
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(number)
+    assert process.wait()[::2] == (128 + number, SIGNALS[number])
+    assert not Path("out").exists()
+    assert command.startswith("index") or not [path for path in Path().iterdir() if path.name.startswith(".")]

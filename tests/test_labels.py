@@ -19,7 +19,6 @@ from hybrid_cli.collections.sentences import Sentences
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.runs import Run, read_run
 from hybrid_cli.stages.compose import compose
-from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.search import search
@@ -124,11 +123,6 @@ SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"
 SMALL = 3
 
 
-@pytest.fixture(scope="module")
-def bm25(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return index_bm25(tiny, output=tmp_path_factory.mktemp("label") / "bm25", threads=1)
-
-
 def labels_of(collection: Path, output: Path, **options: Any) -> pl.DataFrame:
     return pl.concat(open_labels(label(collection, output=output, threads=1, **options)).tables())
 
@@ -137,10 +131,10 @@ def counts_of(path: Path) -> dict[str, Any]:
     return artifacts.read_manifest(path, Kind.LABELS).counts
 
 
-def test_every_sentence_gets_the_hits_of_search(tiny: Path, bm25: Path, tmp_path: Path, notices: Notices) -> None:
-    found = labels_of(tiny, tmp_path / "labels", index=bm25, queries_from="all", depth=4)
+def test_every_sentence_gets_the_hits_of_search(tiny: Path, tiny_bm25: Path, tmp_path: Path, notices: Notices) -> None:
+    found = labels_of(tiny, tmp_path / "labels", index=tiny_bm25, queries_from="all", depth=4)
     sentences = pl.concat(Sentences(tiny, "all", 0).blocks())
-    run = open_bm25(bm25).search(sentences, 4)
+    run = open_bm25(tiny_bm25).search(sentences, 4)
     assert found["qid"].to_list() == run["qid"].unique(maintain_order=True).to_list()
     lists = found.explode("docids", "scores").select("qid", docid="docids", score="scores")
     assert lists.equals(run.select("qid", "docid", "score"))
@@ -149,15 +143,13 @@ def test_every_sentence_gets_the_hits_of_search(tiny: Path, bm25: Path, tmp_path
     expected |= {"queries": 15, "labelled": 15, "without_hits": 0, "hits": len(run), "shards": 1}
     assert counts_of(tmp_path / "labels") == expected
     assert notices.says("written", queries=15, hits=len(run), without_hits=0)
-    label(tiny, output=tmp_path / "labels", index=bm25, queries_from="all", depth=4)
+    label(tiny, output=tmp_path / "labels", index=tiny_bm25, queries_from="all", depth=4)
     assert notices.says("up-to-date")
 
 
-def test_given_queries_keep_their_ids_if_they_have_hits(
-    tiny: Path, bm25: Path, tmp_path: Path, notices: Notices
-) -> None:
+def test_given_queries_keep_their_ids(tiny: Path, tiny_bm25: Path, tmp_path: Path, notices: Notices) -> None:
     """Query 005 has only stop words, and no document has the words of 006."""
-    found = labels_of(tiny, tmp_path / "labels", index=bm25, split="test")
+    found = labels_of(tiny, tmp_path / "labels", index=tiny_bm25, split="test")
     assert found["qid"].to_list() == ["001", "002", "003", "004"]
     assert found["text"].to_list() == [text for _, text in TINY_QUERIES["test"][:4]]
     assert found["source"].null_count() == 4
@@ -166,21 +158,21 @@ def test_given_queries_keep_their_ids_if_they_have_hits(
     assert artifacts.read_manifest(tmp_path / "labels").options == {"max_queries": None, "depth": 50}
 
 
-def test_a_run_gives_the_labels_of_its_index(tiny: Path, bm25: Path, tmp_path: Path) -> None:
+def test_a_run_gives_the_labels_of_its_index(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.parquet"
     queries = collections.read_queries(collections.queries_path(tiny, "test"))
-    hits = open_bm25(bm25).search(queries, 10)
+    hits = open_bm25(tiny_bm25).search(queries, 10)
     write_run(run, hits.rows())
     by_run = labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=2)
-    assert by_run.equals(labels_of(tiny, tmp_path / "by-index", index=bm25, split="test", depth=2))
+    assert by_run.equals(labels_of(tiny, tmp_path / "by-index", index=tiny_bm25, split="test", depth=2))
     assert by_run["docids"].list.len().max() == 2
     assert read_run(run)["rank"].max() > 2, "the run is deeper"  # type: ignore[operator]
 
 
 @pytest.fixture(scope="module")
-def retriever(tiny: Path, bm25: Path, tiny_bert: Path) -> Path:
-    dense = encode(tiny, model=str(tiny_bert), output=bm25.with_name("dense"))
-    return compose([bm25, dense], method="minmax", output=bm25.with_name("retriever"))
+def retriever(tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("label") / "retriever"
+    return compose([tiny_runs / "bm25", tiny_runs / "dense"], method="minmax", output=output)
 
 
 def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tmp_path: Path) -> None:
@@ -189,11 +181,11 @@ def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tm
     assert found.equals(labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=3))
 
 
-def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
-    tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_labels_of_a_run_follow_its_order(
+    tiny: Path, tiny_bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = collections.read_queries(collections.queries_path(tiny, "test"))
-    hits = open_bm25(bm25).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
+    hits = open_bm25(tiny_bm25).search(queries[::-1], 10).filter(pl.col("qid") != queries["qid"][1])
     run = write_run(tmp_path / "run.parquet", hits.rows())
     monkeypatch.setattr(Run, "held", lambda self: pytest.fail("hits are held in memory"))
     found = labels_of(tiny, tmp_path / "labels", run=run, split="test")
@@ -201,8 +193,8 @@ def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
     assert found.select("qid", docid="docids").explode("docid").equals(hits.select("qid", "docid"))
 
 
-def test_max_queries_draws_from_all_queries(tiny: Path, bm25: Path, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"index": bm25, "queries_from": "all"}
+def test_max_queries_draws_from_all_queries(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"index": tiny_bm25, "queries_from": "all"}
     whole = labels_of(tiny, tmp_path / "whole", **how)
     parts = [labels_of(tiny, tmp_path / f"part{seed}", **how, max_queries=5, seed=seed) for seed in (1, 2)]
     assert all(len(part) == 5 and len(part.join(whole, on=whole.columns)) == 5 for part in parts)
@@ -212,12 +204,12 @@ def test_max_queries_draws_from_all_queries(tiny: Path, bm25: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("options", [{"max_queries": 7}, {"queries_from": "cropped"}], ids=str)
 def test_the_size_of_a_shard_changes_no_label(
-    tiny: Path, bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    tiny: Path, tiny_bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """Memory holds two shards, so it does not grow with the number of queries."""
-    whole = labels_of(tiny, tmp_path / "whole", index=bm25, **options)
+    whole = labels_of(tiny, tmp_path / "whole", index=tiny_bm25, **options)
     monkeypatch.setattr(SHARD, SMALL)
-    parts = labels_of(tiny, tmp_path / "parts", index=bm25, **options)
+    parts = labels_of(tiny, tmp_path / "parts", index=tiny_bm25, **options)
     assert whole.equals(parts)
     sizes = [len(table) for table in open_labels(tmp_path / "parts").tables()]
     assert max(sizes) == SMALL

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 import torch
 import transformers
 from command import raises
-from recording_hub import recording_hub
 from safetensors.torch import load_file, save_file
 
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
@@ -25,12 +24,6 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.perturbations.translation import Translator
 from hybrid_cli.training.pretraining import MaskedLanguageModel
-
-
-@pytest.fixture
-def hub() -> Iterator[tuple[str, list[str]]]:
-    with recording_hub() as found:
-        yield found
 
 
 def run(model: str, address: str, folder: Path, offline: str = "0") -> subprocess.CompletedProcess[str]:
@@ -51,27 +44,24 @@ def run(model: str, address: str, folder: Path, offline: str = "0") -> subproces
     )
 
 
+PATHS = ["out/clear", "./owner/clear", "../clear", "/owner/clear", "~/clear", "clear", "a/b/c"]
+
+
 @pytest.mark.parametrize(
-    "name", ["out/clear", "./owner/clear", "../clear", "/owner/clear", "~/clear", "clear", "a/b/c"]
+    ("name", "offline", "codes"),
+    [
+        *((name, "0", "no-such-model") for name in PATHS),
+        ("owner/clear", "1", "no-such-model"),
+        ("owner/clear", "0", "download no-such-model"),
+    ],
 )
-def test_a_mistyped_path_is_never_requested_from_the_hub(tmp_path: Path, hub: tuple[str, list[str]], name: str) -> None:
+def test_the_hub_is_asked_for_its_ids_only_and_not_offline(
+    tmp_path: Path, hub: tuple[str, list[str]], name: str, offline: str, codes: str
+) -> None:
     (tmp_path / "out").mkdir()
-    done = run(name, hub[0], tmp_path)
-    assert done.stdout == f"no-such-model {name}\n", done
-    assert not hub[1]
-
-
-def test_a_hub_id_is_requested_with_a_notice(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
-    done = run("owner/clear", hub[0], tmp_path)
-    assert done.stdout == "download no-such-model owner/clear\n", done
-    assert done.stderr.startswith("owner/clear: ")
-    assert any("owner/clear" in path for path in hub[1])
-
-
-def test_nothing_is_requested_offline(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
-    done = run("owner/clear", hub[0], tmp_path, offline="1")
-    assert done.stdout == "no-such-model owner/clear\n", done
-    assert not hub[1]
+    done = run(name, hub[0], tmp_path, offline)
+    assert done.stdout == f"{codes} {name}\n", done
+    assert bool(hub[1]) == any("owner/clear" in path for path in hub[1]) == codes.startswith("download")
 
 
 def test_a_path_object_is_local(workdir: Path) -> None:

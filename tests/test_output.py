@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from command import Notices, raises
+from command import Notices, listing, raises
 from small_artifacts import HITS, Rows, interrupted, open_output, run_table, scratch_in, write_folder, write_run
 
 from hybrid_cli import artifacts, runs
@@ -70,32 +70,34 @@ def test_a_file_of_another_program_is_replaced_only_with_overwrite(tmp_path: Pat
     assert runs.read_run(path).height == 3
 
 
-def test_a_file_of_another_program_is_never_replaced_by_a_folder(tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    path.write_text("my thesis")
+def foreign_folder(path: Path) -> None:
+    path.mkdir()
+    open_output(path, kind=Kind.DENSE_INDEX, overwrite=True)  # an empty one is replaced
+    (path / "thesis.tex").write_text("words")
+
+
+def damaged_folder(path: Path) -> None:
+    manifest = write_folder(path) / MANIFEST
+    manifest.write_text(manifest.read_text()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: path.write_text("my thesis"), "foreign-output"),
+        (foreign_folder, "foreign-output"),
+        (damaged_folder, "damaged-manifest"),
+    ],
+)
+def test_what_hybrid_did_not_write_is_never_replaced(
+    workdir: Path, make: Callable[[Path], object], problem: str
+) -> None:
+    make(Path("index"))
+    before = listing()
     for overwrite in (False, True):
-        with raises("foreign-output", path="index"):
-            write_folder(path, overwrite=overwrite)
-    assert path.read_text() == "my thesis"
-
-
-def test_a_folder_that_hybrid_did_not_write_is_never_replaced(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    open_output(home, kind=Kind.DENSE_INDEX, overwrite=True)  # an empty one is replaced
-    (home / "thesis.tex").write_text("words")
-    for overwrite in (False, True):
-        with raises("foreign-output", path="home"):
-            open_output(home, kind=Kind.DENSE_INDEX, overwrite=overwrite)
-
-
-def test_a_folder_whose_manifest_is_damaged_is_kept_and_the_manifest_named(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "index")
-    (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:-20])
-    for overwrite in (False, True):
-        with raises("damaged-manifest", path="index"):
-            write_folder(tmp_path / "index", overwrite=overwrite)
-    assert (folder / "vectors.bin").exists()
+        with raises(problem, path="index"):
+            write_folder(Path("index"), overwrite=overwrite)
+    assert listing() == before
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs the file system /proc")

@@ -13,9 +13,6 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.mine_negatives import mine_negatives
-from hybrid_cli.stages.search import search
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +23,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def rerankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: write_causal(tmp_path_factory.mktemp(kind), kind, head=True) for kind in KINDS}
-
-
-@pytest.fixture(scope="module")
-def examples(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("examples")
-    index = index_bm25(tiny, output=folder / "bm25")
-    search(tiny, split="test", index=index, output=folder / "run.parquet")
-    output = folder / "train.parquet"
-    mine_negatives(tiny, split="train", index=index, output=output, negatives=2)
-    return output
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max", "weighted-mean", "mean-sqrt"])

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from command import hybrid, raises, ran, refused
 from small_artifacts import open_output, write_folder, write_run
-from test_train_dense import write_examples
 from tiny_collection import write_tiny_source
 
 from hybrid_cli import artifacts, storage
@@ -20,8 +19,7 @@ from hybrid_cli.artifacts import Manifest, Named
 from hybrid_cli.artifacts.indexes import model_input, recorded_model
 from hybrid_cli.commands import COMMANDS, IndexBm25, TrainDense
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.storage import MANIFEST, SCHEMAS, Kind, layout
-from hybrid_cli.training import loop
+from hybrid_cli.storage import MANIFEST, SCHEMAS, Kind
 
 
 def input_of(artifact: Path, role: str) -> Path | None:
@@ -303,45 +301,3 @@ def test_shards_of_two_versions_are_one_index(here: Path) -> None:
     name = next(each for each in IndexBm25.declared() if each in manifest.options and each != "fields")
     change_manifest(shards[0], options=without(manifest.options, name))
     ran(*search, "--output", "b.parquet")
-
-
-class Stop(Exception):
-    """Raised after the first checkpoint of a training."""
-
-
-@pytest.fixture
-def interrupted(tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The command of a training that stopped after its first checkpoint, in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    words = ["train-dense", write_examples(tmp_path / "examples.parquet"), "--model", tiny_bert, "--max-steps", 6]
-    words += ["--checkpoint-steps", 2, "--loss", "nll", "--batch-size", 4, "--device", "cpu", "--output", "x"]
-    save = loop.save_checkpoint
-
-    def then_stop(*inputs: Any) -> None:
-        save(*inputs)
-        raise Stop
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "save_checkpoint", then_stop)
-        assert isinstance(hybrid(*words).error or Stop(), Stop)
-    assert Path(".x.partial", layout.CHECKPOINT).is_dir()
-    return words
-
-
-@pytest.mark.parametrize("stored", ["0.1.9", None])
-def test_a_checkpoint_of_another_version_is_refused(interrupted: list[object], stored: str | None) -> None:
-    """Its model and its optimizer may have other parameters, and its steps another meaning."""
-    key = Path(".x.partial", ".key")
-    call = json.loads(key.read_text())
-    key.write_text(json.dumps(call[:-1] if stored is None else [*call[:-1], stored]))
-    refused(*interrupted, problem="checkpoint-of-another-version")
-    assert Path(".x.partial", layout.CHECKPOINT).is_dir()
-    ran(*interrupted, "--overwrite")
-
-
-def test_a_checkpoint_that_does_not_fit_is_refused(interrupted: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = loop.parameter_groups
-    monkeypatch.setattr(loop, "parameter_groups", lambda *given: [*groups(*given), {"params": []}])  # of other code
-    done = refused(*interrupted, problem="checkpoint-of-another-version")
-    assert done.fields["path"] == Path(".x.partial", layout.CHECKPOINT)
-    monkeypatch.undo()

@@ -142,7 +142,7 @@ def count_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("cocondenser", [False, True])
-def test_a_process_tokenizes_the_documents_of_its_share(
+def test_a_process_tokenizes(
     open_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch, cocondenser: bool
 ) -> None:
     """The shares of two processes are the batches of one."""

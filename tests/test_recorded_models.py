@@ -5,14 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recording_hub import recording_hub
 
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts.opening import open_dense
@@ -51,12 +49,6 @@ def cache(home: Path, model: Path) -> Path:
     (place / "refs").mkdir(parents=True)
     (place / "refs/main").write_text("a" * 40)
     return Path(shutil.copytree(model, place / "snapshots" / ("a" * 40)))
-
-
-@pytest.fixture
-def hub() -> Iterator[tuple[str, list[str]]]:
-    with recording_hub() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

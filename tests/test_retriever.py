@@ -43,16 +43,6 @@ DEPTH = 4
 RULES = ("exact", "min", "zero", "ignore", "drop")
 
 
-@pytest.fixture(scope="module")
-def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("retriever")
-    index_bm25(tiny, output=folder / "bm25")
-    encode(tiny, model=str(tiny_bert), output=folder / "dense")
-    for name in ("bm25", "dense"):
-        search(tiny, split="test", index=folder / name, hits=DEPTH, output=folder / f"{name}.parquet")
-    return folder
-
-
 def equal(run: pl.DataFrame, other: pl.DataFrame, tolerance: float = 0.0) -> None:
     key = ["qid", "docid"]
     assert run.select(key).sort(key).equals(other.select(key).sort(key))
@@ -71,20 +61,23 @@ def equal(run: pl.DataFrame, other: pl.DataFrame, tolerance: float = 0.0) -> Non
         if (method, RULES[(number + step) % len(RULES)]) != ("product", "drop")  # refused: few common documents
     ],
 )
-def test_a_search_is_a_fusion_and_that_of_python(
-    made: Path, tiny: Path, tmp_path: Path, method: str, rule: str
-) -> None:
-    sides = [made / "bm25", made / "dense"]
+def test_a_search_is_a_fusion_and_live(tiny_runs: Path, tiny: Path, tmp_path: Path, method: str, rule: str) -> None:
+    sides = [tiny_runs / "bm25", tiny_runs / "dense"]
     chosen: dict[str, Any] = {"method": method, "missing": rule, "weights": [0.3, 0.7], "depth": DEPTH}
     chosen |= {"normalize": "minmax"} if method == "product" else {}  # of raw scores, 0 is refused
     retriever = compose(sides, output=tmp_path / "retriever", **chosen)
     searched = runs.read_run(search(tiny, split="test", index=retriever, output=tmp_path / "searched.parquet"))
     exact: dict[str, Any] = {"index": sides} if rule == "exact" else {}
     fused = runs.read_run(
-        fuse([made / "bm25.parquet", made / "dense.parquet"], output=tmp_path / "fused.parquet", **chosen, **exact)
+        fuse(
+            [tiny_runs / "bm25.parquet", tiny_runs / "dense.parquet"],
+            output=tmp_path / "fused.parquet",
+            **chosen,
+            **exact,
+        )
     )
     equal(searched, fused)
-    pair = [made / "bm25.parquet", made / "dense.parquet"]
+    pair = [tiny_runs / "bm25.parquet", tiny_runs / "dense.parquet"]
     equal(runs.read_run(fuse(pair, weights=f"@{retriever}", output=tmp_path / "again.parquet")), fused)
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
     opened = open_retriever(retriever)
@@ -134,12 +127,14 @@ def test_the_law_holds_elsewhere(collection: Callable[[Path], Path], tiny_bert: 
     assert compared > 60
 
 
-def test_the_default_sums_exact_scores_in_units_of_their_deviations(made: Path, tiny: Path, tmp_path: Path) -> None:
+def test_the_default_sums_scores_in_units_of_their_deviations(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
-    retriever = compose([made / "bm25", made / "dense"], queries=tiny, split="test", output=tmp_path / "retriever")
+    retriever = compose(
+        [tiny_runs / "bm25", tiny_runs / "dense"], queries=tiny, split="test", output=tmp_path / "retriever"
+    )
     stored = json.loads((retriever / "retriever.json").read_text())
     assert (stored["method"], stored["missing"], stored["shares"]) == ("weighted-sum", "exact", [0.3, 0.7])
-    whole = {name: open_index(made / name).search(queries, 1000) for name in ("bm25", "dense")}
+    whole = {name: open_index(tiny_runs / name).search(queries, 1000) for name in ("bm25", "dense")}
     both = (
         whole["dense"]
         .join(whole["bm25"], on=["qid", "docid"], how="left", suffix="_bm25")
@@ -155,8 +150,8 @@ def test_the_default_sums_exact_scores_in_units_of_their_deviations(made: Path, 
 
 
 @pytest.mark.parametrize(("method", "rule"), [("minmax", "zero"), ("weighted-sum", "exact"), ("rrf", "ignore")])
-def test_indexes_in_memory_have_the_hits_of_those_on_disk(
-    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, method: str, rule: Missing
+def test_indexes_in_memory(
+    tiny_runs: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, method: str, rule: Missing
 ) -> None:
     documents = pl.read_parquet(tiny / "corpus.parquet")
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
@@ -166,19 +161,21 @@ def test_indexes_in_memory_have_the_hits_of_those_on_disk(
     }
     encode(tiny, model=str(tiny_bert), dtype="fp32", output=tmp_path / "dense")
     options: dict[str, Any] = {"method": method, "missing": rule, "weights": "0.3,1"}
-    composed = compose([made / "bm25", tmp_path / "dense"], depth=DEPTH, output=tmp_path / "retriever", **options)
+    composed = compose([tiny_runs / "bm25", tmp_path / "dense"], depth=DEPTH, output=tmp_path / "retriever", **options)
     hits = Retriever.of(sides, method, [0.3, 1], missing=rule, depth=DEPTH).search(queries, 20)
     equal(open_retriever(composed).search(queries, 20).select(hits.columns), hits, 1e-5)
 
 
-def test_hits_have_rank_and_score_in_each_index_and_texts(made: Path, tmp_path: Path) -> None:
-    retriever = compose([made / "bm25", made / "dense"], method="minmax", depth=3, output=tmp_path / "retriever")
+def test_hits_have_rank_and_score_in_each_index_and_texts(tiny_runs: Path, tmp_path: Path) -> None:
+    retriever = compose(
+        [tiny_runs / "bm25", tiny_runs / "dense"], method="minmax", depth=3, output=tmp_path / "retriever"
+    )
     hits = open_retriever(retriever).search("salt water", k=3)
     expected = ["qid", "docid", "rank", "score", "bm25_rank", "bm25_score", "dense_rank", "dense_score", "title"]
     expected += ["text"]
     assert hits.columns == expected
     for name in ("bm25", "dense"):
-        alone = open_index(made / name).search("salt water", k=3)
+        alone = open_index(tiny_runs / name).search("salt water", k=3)
         there = hits.drop_nulls(f"{name}_rank").join(alone, on="docid", how="left", suffix="_alone")
         assert there[f"{name}_rank"].to_list() == there["rank_alone"].to_list()
         assert there[f"{name}_score"].to_list() == there["score_alone"].to_list()
@@ -186,18 +183,18 @@ def test_hits_have_rank_and_score_in_each_index_and_texts(made: Path, tmp_path: 
     assert open_retriever(retriever).search([], k=3).is_empty()
 
 
-def test_two_indexes_in_python_are_their_default_retriever(made: Path, tmp_path: Path) -> None:
-    retriever = compose([made / "bm25", made / "dense"], output=tmp_path / "retriever")
+def test_two_indexes_in_python_are_their_default_retriever(tiny_runs: Path, tmp_path: Path) -> None:
+    retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], output=tmp_path / "retriever")
     composed = open_retriever(retriever).search("salt water", k=5)
-    assert open_index(made / "bm25", made / "dense").search("salt water", k=5).equals(composed)
-    printed = search(index=[made / "bm25", made / "dense"], query="salt water", hits=5)
+    assert open_index(tiny_runs / "bm25", tiny_runs / "dense").search("salt water", k=5).equals(composed)
+    printed = search(index=[tiny_runs / "bm25", tiny_runs / "dense"], query="salt water", hits=5)
     assert printed.select("docid", "score").equals(composed.select("docid", "score"))
 
 
-def test_tuned_weights_are_those_of_it(made: Path, tiny: Path, tmp_path: Path, notices: Notices) -> None:
-    pair = [made / "bm25.parquet", made / "dense.parquet"]
+def test_tuned_weights_are_those_of_it(tiny_runs: Path, tiny: Path, tmp_path: Path, notices: Notices) -> None:
+    pair = [tiny_runs / "bm25.parquet", tiny_runs / "dense.parquet"]
     weights = fuse(pair, tune=True, qrels=tiny, split="test", depth=DEPTH, output=tmp_path / "weights.json")
-    retriever = compose([made / "bm25", made / "dense"], weights=f"@{weights}", output=tmp_path / "retriever")
+    retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], weights=f"@{weights}", output=tmp_path / "retriever")
     tuned, stored = (json.loads(path.read_text()) for path in (weights, retriever / "retriever.json"))
     assert (stored["method"], stored["weights"], stored["depth"]) == (tuned["method"], tuned["weights"], DEPTH)
     assert stored["tuning"]["judged"] == tuned["judged"]
@@ -207,7 +204,7 @@ def test_tuned_weights_are_those_of_it(made: Path, tiny: Path, tmp_path: Path, n
     equal(runs.read_run(searched), fused)
     assert notices.count("tuned-on-queries") == (not tuned["keeps_untuned"])
     options: dict[str, Any] = {"tune": True, "qrels": tiny, "split": "test", "measure": "MRR@10", "depth": DEPTH}
-    in_one_step = compose([made / "bm25", made / "dense"], device="cpu", output=tmp_path / "tuned", **options)
+    in_one_step = compose([tiny_runs / "bm25", tiny_runs / "dense"], device="cpu", output=tmp_path / "tuned", **options)
     assert json.loads((in_one_step / "retriever.json").read_text())["tuning"]["queries"] == tuned["queries"]
 
 
@@ -228,16 +225,16 @@ def test_a_folder_that_is_moved_with_its_indexes_is_searched(tiny: Path, tiny_be
         open_retriever(tmp_path / "there/retriever")
 
 
-def test_an_index_that_was_built_again_is_refused(made: Path, tiny: Path, tmp_path: Path) -> None:
-    shutil.copytree(made / "bm25", tmp_path / "bm25")
-    compose([tmp_path / "bm25", made / "dense"], method="minmax", output=tmp_path / "retriever")
+def test_an_index_that_was_built_again_is_refused(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_runs / "bm25", tmp_path / "bm25")
+    compose([tmp_path / "bm25", tiny_runs / "dense"], method="minmax", output=tmp_path / "retriever")
     index_bm25(tiny, k1=2.0, output=tmp_path / "bm25")
     with raises("index-changed", index=tmp_path / "bm25"):
         search(index=tmp_path / "retriever", query="salt")
 
 
-def test_a_run_is_followed_to_corpus_indexes_and_judgments(made: Path, tiny: Path, tmp_path: Path) -> None:
-    sides = [made / "bm25", made / "dense"]
+def test_a_run_is_followed_to_corpus_indexes_and_judgments(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+    sides = [tiny_runs / "bm25", tiny_runs / "dense"]
     retriever = compose(sides, tune=True, qrels=tiny, split="test", depth=DEPTH, output=tmp_path / "retriever")
     run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
     corpus = lineage.corpus_of(run)
@@ -250,12 +247,12 @@ def test_a_run_is_followed_to_corpus_indexes_and_judgments(made: Path, tiny: Pat
     assert [reuse.run for reuse in too_high] == ([] if kept else ["hybrid"])
     described = json.loads(hybrid("inspect", retriever, "--format", "json").out)
     assert (described["what"], described["retriever"]["depth"]) == ("retriever", DEPTH)
-    assert str(made / "bm25") in hybrid("inspect", retriever).out
+    assert str(tiny_runs / "bm25") in hybrid("inspect", retriever).out
     ran("inspect", "--verify", run, retriever)
 
 
-def test_negatives_are_drawn_from_the_hits_of_a_retriever(made: Path, tiny: Path, tmp_path: Path) -> None:
-    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "hybrid")
+def test_negatives_are_drawn_from_the_hits_of_a_retriever(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+    retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], method="rrf", output=tmp_path / "hybrid")
     mined = mine_negatives(
         tiny, split="train", index=retriever, negatives=2, depth=6, output=tmp_path / "train.parquet"
     )
@@ -272,20 +269,20 @@ def test_negatives_are_drawn_from_the_hits_of_a_retriever(made: Path, tiny: Path
         mine_negatives(tiny, split="train", index=retriever, sources=["bm25"], output=tmp_path / "other.parquet")
 
 
-def test_evaluate_searches_retrievers(made: Path, tiny: Path, tmp_path: Path) -> None:
-    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "hybrid")
+def test_evaluate_searches_retrievers(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+    retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], method="rrf", output=tmp_path / "hybrid")
     run = search(tiny, split="test", index=retriever, output=tmp_path / "run.parquet")
     measured = [evaluate([tiny, f"hybrid={run}"], split="test"), evaluate([tiny, retriever], split="test")]
     first, second = (one for one in measured if isinstance(one, Summary))
     assert first.means == second.means
-    page = report([tiny, made / "bm25.parquet", retriever], split="test", output=tmp_path / "page/report.html")
+    page = report([tiny, tiny_runs / "bm25.parquet", retriever], split="test", output=tmp_path / "page/report.html")
     assert "hybrid" in page.read_text("utf-8")
     assert runs.read_run(tmp_path / "page/hybrid.hits.parquet").equals(runs.read_run(run))
 
 
-def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(made: Path, tmp_path: Path) -> None:
-    retriever = compose([made / "bm25", made / "dense"], method="minmax", output=tmp_path / "retriever")
-    pair = [made / "dense.parquet", made / "bm25.parquet"]
+def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(tiny_runs: Path, tmp_path: Path) -> None:
+    retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], method="minmax", output=tmp_path / "retriever")
+    pair = [tiny_runs / "dense.parquet", tiny_runs / "bm25.parquet"]
     with raises("other-index", path=pair[0]):
         fuse(pair, weights=f"@{retriever}", output=tmp_path / "fused.parquet")
     with raises("tuned-for-others", value=3):
@@ -293,20 +290,20 @@ def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(made: Path
         fuse([*pair, third], weights=f"@{retriever}", output=tmp_path / "fused.parquet")
 
 
-def test_the_default_weights_of_a_trained_encoder_are_warned_about(
-    made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
+def test_weights_of_a_trained_encoder(
+    tiny_runs: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
-    examples = mine_negatives(tiny, split="train", index=made / "bm25", output=tmp_path / "train.parquet")
+    examples = mine_negatives(tiny, split="train", index=tiny_runs / "bm25", output=tmp_path / "train.parquet")
     model = train_dense(examples, model=str(tiny_bert), max_steps=1, batch_size=2, output=tmp_path / "model")
     dense = encode(tiny, model=str(model), output=tmp_path / "dense")
-    compose([made / "bm25", dense], output=tmp_path / "retriever")
+    compose([tiny_runs / "bm25", dense], output=tmp_path / "retriever")
     assert notices.count("trained-encoder", path=dense, stage="train-dense") == 1
-    compose([made / "bm25", dense], weights="0.5,0.5", output=tmp_path / "weighted")
+    compose([tiny_runs / "bm25", dense], weights="0.5,0.5", output=tmp_path / "weighted")
     assert notices.count("trained-encoder") == 1
 
 
-def test_a_retriever_without_its_file_is_named_as_damaged(made: Path, tmp_path: Path) -> None:
-    retriever = compose([made / "bm25", made / "dense"], method="rrf", output=tmp_path / "retriever")
+def test_a_retriever_without_its_file_is_named_as_damaged(tiny_runs: Path, tmp_path: Path) -> None:
+    retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], method="rrf", output=tmp_path / "retriever")
     (retriever / "retriever.json").unlink()
     with raises("damaged", DamageError):
         search(index=retriever, query="salt")
@@ -330,13 +327,13 @@ def test_documents_without_any_text_have_no_default_fusion(tmp_path: Path, tiny_
     assert hits["score"].is_finite().all()
 
 
-def test_a_reranker_rescores_hits_as_rerank_does(made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_a_reranker_rescores_hits_as_rerank_does(tiny_runs: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     torch.manual_seed(3)
     reranker = tmp_path / "reranker"
     model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
     with artifacts.open_output(reranker, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
         model.save(work)
-    sides = [made / "bm25", made / "dense"]
+    sides = [tiny_runs / "bm25", tiny_runs / "dense"]
     first = compose(sides, method="minmax", depth=DEPTH, output=tmp_path / "first")
     whole = compose(
         sides, method="minmax", depth=DEPTH, reranker=str(reranker), rerank_depth=3, output=tmp_path / "whole"

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from command import Notices, Refusal, raises, ran, refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from small_artifacts import HITS, open_output, write_run
+from small_artifacts import HITS, open_output, run_table, write_run
 from tiny_collection import write_lines
 
 from hybrid_cli import runs
@@ -66,9 +67,7 @@ def test_the_order_of_rows_of_a_foreign_run_is_free(hits: dict[str, dict[str, fl
 
 
 @given(TABLES.filter(bool), st.integers(-3, 3), st.integers(1, 3), st.integers(1, 7))
-def test_a_trec_file_survives_with_any_ranks(
-    hits: dict[str, dict[str, float]], start: int, step: int, rows: int
-) -> None:
+def test_a_trec_file_of_any_ranks(hits: dict[str, dict[str, float]], start: int, step: int, rows: int) -> None:
     table = table_of(hits)
     lines = [f"{q} Q0 {d} {start + step * rank} {score!r} t\n\n" for q, d, rank, score in table.rows()]
     with small_blocks(rows) as folder:
@@ -116,6 +115,22 @@ def test_runs_with_a_manifest_are_checked(tmp_path: Path, row: tuple[str, str, i
         pq.write_table(table.set_column(3, "score", pa.array([*table["score"].to_pylist()[:-1], score])), path)
     with raises(problem, path="run.parquet"):
         runs.open_run(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "problem"),
+    [
+        *(("score", [3.0, bad, 1.0], "score-not-finite") for bad in (math.nan, math.inf, None)),
+        ("docid", ["a", "a", "a"], "duplicate-id"),
+        ("qid", ["q1", None, "q2"], "missing-value"),
+        ("docid", ["a", None, "a"], "missing-value"),
+    ],
+)
+def test_runs_of_other_programs_are_checked(tmp_path: Path, column: str, values: list[Any], problem: str) -> None:
+    frame = pl.DataFrame(pl.from_arrow(run_table()))
+    frame.with_columns(pl.Series(column, values, frame.schema[column])).write_parquet(tmp_path / "x.parquet")
+    with raises(problem, path="x.parquet"):
+        runs.read_run(tmp_path / "x.parquet")
 
 
 def test_a_run_that_is_replaced_while_it_is_read_stops_the_stage(tmp_path: Path) -> None:
@@ -201,10 +216,15 @@ def test_a_header_of_a_trec_run_is_no_hit(tmp_path: Path) -> None:
         ("q\tx\t1\nq\ty\t0\n", refusal("not-a-rank", path="run", line=2, value="0")),  # judgments, as below
         ("q\tx\t1\nq\ty\t1\n", refusal("duplicate-rank", path="run", query="q", rank=1)),
         ("query-id\tcorpus-id\tscore\nq\tx\t1\n", "is-judgments"),
+        ("q1 Q0 a 1 5 t\n\nq1 Q0 b 2\n", refusal("other-width", path="run", line=3)),
+        ("q1 Q0 \xff 1 5 t\n", refusal("not-utf-8", path="run", line=1)),
+        ("PAR1\x00\x01\x01\xfe\n", refusal("not-parquet", path="run")),
+        ("q1 Q0 a 1 high t\n", refusal("score-not-finite", path="run")),
+        ("\n \n", refusal("empty-run", path="run")),
     ],
 )
-def test_runs_of_other_columns_are_refused_with_their_line(tmp_path: Path, text: str, problem: str | Refusal) -> None:
-    (tmp_path / "run").write_text(text)
+def test_texts_that_are_no_run_are_refused_with_their_line(tmp_path: Path, text: str, problem: str | Refusal) -> None:
+    (tmp_path / "run").write_bytes(text.encode("latin-1"))
     with raises(problem):
         runs.read_run(tmp_path / "run")
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from command import Notices, hybrid, raises, ran
 from gradient_descent import TOLERANCE, errors, gradient_descent
+from pairwise import Case, pairwise
 from trainings import curve, weights
 
 from hybrid_cli import artifacts, storage
@@ -61,11 +62,9 @@ def by_hand(name: str, scores: np.ndarray, teacher: np.ndarray) -> float:
     return float((p * np.log(p / q)).sum(1).mean())
 
 
-@pytest.mark.parametrize("name", TAUGHT)
-@pytest.mark.parametrize("added", [0, 2])
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_loss_equals_its_formula_on_the_documents_of_the_teacher(name: str, added: int, fused: bool) -> None:
-    vectors = taught_vectors(added=added)
+@pytest.mark.parametrize("case", pairwise({"name": list(TAUGHT), "added": [0, 2], "fused": [False, True]}), ids=str)
+def test_a_loss_equals_its_formula_on_the_documents_of_the_teacher(case: Case) -> None:
+    name, fused, vectors = case["name"], case["fused"], taught_vectors(added=case["added"])
     queries, documents, scorer = (each.numpy() for each in (vectors.queries, vectors.documents, vectors.scorer))
     assert vectors.teacher_scores is not None
     scores = np.einsum("bd,bgd->bg", queries, documents)[:, :4] / 0.7
@@ -233,7 +232,7 @@ def test_a_model_learns_the_scores_of_a_teacher(scored: Path, tiny_bert: Path, t
     assert np.mean(found[-9:]) < 0.8 * np.mean(found[:9])
 
 
-def test_a_reranker_while_training_gives_the_model_of_scored_examples(
+def test_a_reranker_while_training(
     examples: Path, scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     plan = {**PLAN, "model": str(tiny_bert), "distill": "margin-mse", "distill_weight": 0.5, "device": "cpu"}
@@ -331,37 +330,25 @@ def test_a_teacher_trained_on_test_queries_is_noticed(here: Path) -> None:
         assert hybrid("evaluate", "collection", "--split", "test", out).says("queries-reused", part="training examples")
 
 
-PLAN_lite: dict[str, Any] = {"batch_size": 4, "epochs": 10, "max_steps": 10, "learning_rate": 1e-3, "dtype": "fp32"}
-PLAN_lite |= {"checkpoint_steps": 4}
+PLAN_LITE = {**PLAN, "epochs": 10, "max_steps": 10, "checkpoint_steps": 4}
 TEXTS = ["salt water", "a river and its bank"]
 
 
 @pytest.fixture(scope="module")
-def examples_lite(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("distill") / "examples.parquet"
-    return mine_negatives(tiny, split="train", index=tiny_lambda.parent / "bm25", output=output)
+def teacher(ensembles: Path) -> Path:
+    return ensembles / "2"
 
 
 @pytest.fixture(scope="module")
-def teacher(examples_lite: Path, tiny_bert: Path) -> Path:
-    """An ensemble of two learners with 4 dimensions each."""
-    first, both = (examples_lite.parent / name for name in ("first", "both"))
-    train_dense(examples_lite, output=first, model=str(tiny_bert), loss="nll", **PLAN_lite, dim=4)
-    return train_dense(
-        examples_lite, output=both, model=str(tiny_bert), loss="nll", **PLAN_lite, seed=2, boost=str(first)
-    )
+def student(mined: Path, teacher: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {**PLAN_LITE, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4, "dev": mined}
+    return distill_lite(mined, output=tmp_path_factory.mktemp("lite") / "student", **settings)
 
 
-@pytest.fixture(scope="module")
-def student(examples_lite: Path, teacher: Path, tiny_bert: Path) -> Path:
-    settings = {**PLAN_lite, "teacher": str(teacher), "model": str(tiny_bert), "dim": 4, "dev": examples_lite}
-    return distill_lite(examples_lite, output=examples_lite.parent / "lite", **settings)
-
-
-def test_a_student_with_weight_0_is_taught(examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {**PLAN_lite, "model": str(tiny_bert), "dim": 4}
-    student = distill_lite(examples_lite, teacher=str(teacher), kd_weight=0, output=tmp_path / "student", **settings)
-    plain = train_dense(examples_lite, loss="nll", output=tmp_path / "plain", **settings)
+def test_a_student_with_weight_0_is_taught(mined: Path, teacher: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**PLAN_LITE, "model": str(tiny_bert), "dim": 4}
+    student = distill_lite(mined, teacher=str(teacher), kd_weight=0, output=tmp_path / "student", **settings)
+    plain = train_dense(mined, loss="nll", output=tmp_path / "plain", **settings)
     ours, theirs = (open_encoder(folder).encode_documents(["", ""], TEXTS) for folder in (student, plain))
     np.testing.assert_array_equal(ours, theirs)
 
@@ -389,10 +376,10 @@ def names(file: Path) -> list[str]:
         return list(weights.keys())
 
 
-def test_distillation_trains_the_encoder(examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_distillation_trains_the_encoder(mined: Path, teacher: Path, tiny_bert: Path, tmp_path: Path) -> None:
     encoder = TransformerEncoder.load(tiny_bert, dim=4).train()
     encoder.add_distillation_heads(8)
-    known = Examples(examples_lite)
+    known = Examples(mined)
     frozen = FrozenEncoder(open_encoder(teacher), known, tmp_path)
     objective = losses.with_distillation(lambda _: {}, 4)
     learner = DenseLearner(encoder, objective, torch.float32, sources=BatchSources(teacher=frozen))
@@ -408,26 +395,24 @@ def test_distillation_trains_the_encoder(examples_lite: Path, teacher: Path, tin
     assert words.grad.any()
 
 
-def test_a_teacher_may_have_more_dimensions(
-    examples_lite: Path, teacher: Path, tiny_bert: Path, tmp_path: Path
-) -> None:
+def test_a_teacher_may_have_more_dimensions(mined: Path, teacher: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """The query encoder maps its 16 values to the 24 of the teacher; the small student drops its wide head."""
     wide = combine([str(teacher), str(tiny_bert)], output=tmp_path / "wide")
-    settings: dict[str, Any] = {**PLAN_lite, "teacher": str(wide), "model": str(tiny_bert)}
-    pair = distill_lite(examples_lite, output=tmp_path / "pair", queries_only=True, **settings)
+    settings: dict[str, Any] = {**PLAN_LITE, "teacher": str(wide), "model": str(tiny_bert)}
+    pair = distill_lite(mined, output=tmp_path / "pair", queries_only=True, **settings)
     losses_seen = curve(pair, "distillation")
     assert losses_seen[-1] < losses_seen[0]
     settings["model"] = f"{pair}/queries"
-    again = distill_lite(examples_lite, output=tmp_path / "again", queries_only=True, **settings)
+    again = distill_lite(mined, output=tmp_path / "again", queries_only=True, **settings)
     settings |= {"model": str(tiny_bert), "layers": 1}
-    student = distill_lite(examples_lite, output=tmp_path / "student", **settings, dim=4)
+    student = distill_lite(mined, output=tmp_path / "student", **settings, dim=4)
     assert [open_encoder(folder).dim for folder in (pair, again, student)] == [24, 24, 4]
     assert not [name for name in names(student / layout.WEIGHTS) if "layer.1." in name]
 
 
-def test_a_query_encoder_fits(examples_lite: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**PLAN_lite, "teacher": str(teacher), "model": str(tiny_bert), "queries_only": True}
-    query_encoder = distill_lite(examples_lite, output=tmp_path / "query_encoder", **plan)
+def test_a_query_encoder_fits(mined: Path, teacher: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN_LITE, "teacher": str(teacher), "model": str(tiny_bert), "queries_only": True}
+    query_encoder = distill_lite(mined, output=tmp_path / "query_encoder", **plan)
     pair, whole = open_encoder(query_encoder), open_encoder(teacher)
     assert pair.dim == 8
     assert "negatives" not in artifacts.read_manifest(query_encoder).options

@@ -18,7 +18,6 @@ from hybrid_cli.commands import TrainDense
 from hybrid_cli.encoders.contract import Encoder
 from hybrid_cli.encoders.models import open_encoder
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.batches import Examples, Group
@@ -30,18 +29,12 @@ PLAN: dict[str, Any] = {"batch_size": 4, "epochs": 20, "max_steps": 20, "learnin
 PLAN |= {"checkpoint_steps": 6}
 
 
-@pytest.fixture(scope="module")
-def examples(tiny: Path, tiny_lambda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("frozen") / "examples.parquet"
-    return mine_negatives(tiny, split="train", index=tiny_lambda.parent / "bm25", output=output)
-
-
 @pytest.mark.parametrize("loss", ["residual-nll", "residual-margin"])
-def test_learn_with_a_frozen_one(examples: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path, loss: str) -> None:
+def test_learn_with_a_frozen_one(mined: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path, loss: str) -> None:
     before = storage.fingerprint(tiny_lambda)
     plan = {**PLAN, "loss": loss, "model": str(tiny_bert), "scorer": str(tiny_lambda)}
-    joint = train_dense(examples, output=tmp_path / "joint", **plan, scorer_schedule="learned")
-    alone = train_dense(examples, output=tmp_path / "alone", **plan, scorer_weight=0)
+    joint = train_dense(mined, output=tmp_path / "joint", **plan, scorer_schedule="learned")
+    alone = train_dense(mined, output=tmp_path / "alone", **plan, scorer_weight=0)
     assert storage.fingerprint(tiny_lambda) == before
     vectors = [open_encoder(folder).encode_queries(["salt water"]) for folder in (joint, alone)]
     assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
@@ -56,11 +49,11 @@ def test_learn_with_a_frozen_one(examples: Path, tiny_bert: Path, tiny_lambda: P
     assert np.mean(found[-4:]) < np.mean(found[:4])
 
 
-def test_a_frozen_model_scores_all_pairs_of_a_batch(examples: Path, tiny_lambda: Path, tmp_path: Path) -> None:
-    groups = next(Examples(examples).batches(Sampling(batch_size=3)))
+def test_a_frozen_model_scores_all_pairs_of_a_batch(mined: Path, tiny_lambda: Path, tmp_path: Path) -> None:
+    groups = next(Examples(mined).batches(Sampling(batch_size=3)))
     encoder = open_encoder(tiny_lambda)
     docids = [docid for group in groups for docid in group.docids]
-    scores = FrozenEncoder(encoder, Examples(examples), tmp_path).scores([group.query for group in groups], docids)
+    scores = FrozenEncoder(encoder, Examples(mined), tmp_path).scores([group.query for group in groups], docids)
     assert scores.shape == (3, 6)
     last = groups[2]
     document = encoder.encode_documents(last.titles[1:], last.texts[1:])[0]
@@ -68,10 +61,12 @@ def test_a_frozen_model_scores_all_pairs_of_a_batch(examples: Path, tiny_lambda:
     assert scores[0, 5] == pytest.approx(float(query @ document), abs=1e-5)
 
 
-def test_bm25_scores_all_pairs_of_a_batch_as_the_examples_store_them(examples: Path, bm25: Path) -> None:
-    groups = next(Examples(examples).batches(Sampling(batch_size=7)))
+def test_bm25_scores_all_pairs_of_a_batch_as_the_examples_store_them(mined: Path, tiny_bm25: Path) -> None:
+    groups = next(Examples(mined).batches(Sampling(batch_size=7)))
     docids = [docid for group in groups for docid in group.docids]
-    scores = Bm25Scorer(open_bm25(bm25), Examples(examples).docids()).scores([group.query for group in groups], docids)
+    scores = Bm25Scorer(open_bm25(tiny_bm25), Examples(mined).docids()).scores(
+        [group.query for group in groups], docids
+    )
     for row, group in enumerate(groups):
         assert scores[row, 2 * row : 2 * row + 2] == pytest.approx(group.lexical, abs=1e-4)
     assert (scores > 0).sum() > np.count_nonzero([group.lexical for group in groups])  # documents of other queries too
@@ -96,15 +91,10 @@ def test_the_learned_weight_starts_at_its_value() -> None:
     assert weight.logarithm.grad.item() == pytest.approx(50)
 
 
-@pytest.fixture(scope="module")
-def bm25(tiny_bm25: Path) -> Path:
-    return tiny_bm25
-
-
-def test_dynamic_negatives_are_the_top_hits_of_the_sum(examples: Path, bm25: Path, tiny_bert: Path, tiny: Path) -> None:
-    known, encoder = Examples(examples), TransformerEncoder.load(tiny_bert)
+def test_dynamic_negatives_are_top_hits_of_the_sum(mined: Path, tiny_bm25: Path, tiny_bert: Path, tiny: Path) -> None:
+    known, encoder = Examples(mined), TransformerEncoder.load(tiny_bert)
     texts = pl.concat(list(known.documents()))
-    scorer = Bm25Scorer(open_bm25(bm25), known.docids())
+    scorer = Bm25Scorer(open_bm25(tiny_bm25), known.docids())
     plan = Sampling(batch_size=4, checkpoint_steps=3)
     batch = next(known.batches(plan))
     tops = []
@@ -138,18 +128,18 @@ def test_copies_of_a_positive_are_not_dynamic_negatives() -> None:
     assert relevant(texts, pl.Series(["p"]))(group) == {"p", "copy", "q"}
 
 
-def test_dynamic_negatives_are_ranked_by_no_loss(examples: Path, bm25: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_dynamic_negatives_are_ranked_by_no_loss(mined: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path) -> None:
     """With weight 0 the sum ranks as the model; a residual loss may use the model's own ranking."""
 
     def trained(name: str, **options: Any) -> bytes:
         plan = {**PLAN, "max_steps": 2, "dynamic_negatives": 1, "model": str(tiny_bert), **options}
-        return (train_dense(examples, output=tmp_path / name, **plan) / layout.WEIGHTS).read_bytes()
+        return (train_dense(mined, output=tmp_path / name, **plan) / layout.WEIGHTS).read_bytes()
 
     by_model = {"loss": "nll", "in_batch": False}
-    by_sum = {**by_model, "dynamic_ranking": "sum", "index": str(bm25)}
+    by_sum = {**by_model, "dynamic_ranking": "sum", "index": str(tiny_bm25)}
     alone = trained("model", **by_model)
     assert trained("sum-0", **by_sum, scorer_weight=0.0) == alone != trained("sum", **by_sum, scorer_weight=100.0)
-    residual = {"loss": "residual-margin", "index": str(bm25), "scorer_weight": 100.0, "xi": 1000.0}
+    residual = {"loss": "residual-margin", "index": str(tiny_bm25), "scorer_weight": 100.0, "xi": 1000.0}
     assert trained("residual", **residual) != trained("residual-model", **residual, dynamic_ranking="model")
 
 
@@ -173,11 +163,11 @@ class Counting:
             raise KeyboardInterrupt
 
 
-def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
-    examples: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_text_is_encoded_once(
+    mined: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hybrid_cli.training.teachers.BLOCK_TEXTS", 2)
-    known = Examples(examples)
+    known = Examples(mined)
     queries = {group.query for group in known.epoch(0, 0, 1)}
     encoder: Any = Counting(open_encoder(tiny_lambda))
     first = FrozenEncoder(encoder, known, tmp_path)
@@ -204,13 +194,13 @@ REFRESHED: dict[str, Any] = {**PLAN, "max_steps": 11, "dynamic_negatives": 2, "r
 
 
 def test_refreshed_negatives_are_top_hits_of_the_current_sum_in_the_corpus(
-    examples: Path, bm25: Path, tiny_bert: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mined: Path, tiny_bm25: Path, tiny_bert: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hybrid_cli.training.dense.BLOCK_TEXTS", 5)
     monkeypatch.setattr("hybrid_cli.training.dense.BLOCK_QUERIES", 4)
-    known, encoder = Examples(examples), TransformerEncoder.load(tiny_bert)
+    known, encoder = Examples(mined), TransformerEncoder.load(tiny_bert)
     corpus = pl.read_parquet(tiny / "corpus.parquet")
-    queries, scorer = pl.concat(known.queries())["text"].to_list(), PostingsScorer(open_bm25(bm25))
+    queries, scorer = pl.concat(known.queries())["text"].to_list(), PostingsScorer(open_bm25(tiny_bm25))
     plan, exclude = Sampling(batch_size=4, epochs=9), relevant(corpus, known.positives())
     for weight in (0.0, 100.0):
         fusion = Fusion(0.5, scorer, ScorerWeight(weight))
@@ -235,23 +225,23 @@ def test_refreshed_negatives_are_top_hits_of_the_current_sum_in_the_corpus(
         assert len(drawn) > len(queries), "an epoch draws others"
 
 
-def test_the_corpus_is_that_of_the_examples(examples: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_the_corpus_is_that_of_the_examples(mined: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     plan = {**REFRESHED, "model": str(tiny_bert), "max_steps": 1}
-    out = train_dense(examples, output=tmp_path / "out", **plan)
+    out = train_dense(mined, output=tmp_path / "out", **plan)
     corpus = artifacts.read_manifest(out).input_path("corpus")
     assert corpus is not None
     assert corpus.samefile(tiny / "corpus.parquet")
-    named = train_dense(examples, output=tmp_path / "named", collection=tiny, **plan)
+    named = train_dense(mined, output=tmp_path / "named", collection=tiny, **plan)
     assert (named / layout.WEIGHTS).read_bytes() == (out / layout.WEIGHTS).read_bytes()
     unrecorded = tmp_path / "unrecorded.parquet"
-    rows = pl.read_parquet(examples).to_arrow(compat_level=pl.CompatLevel.oldest())
+    rows = pl.read_parquet(mined).to_arrow(compat_level=pl.CompatLevel.oldest())
     artifacts.open_output(unrecorded, Kind.EXAMPLES, "test", inputs={}, options={}).write([rows])
     with raises("corpus-missing", option="collection"):
         train_dense(unrecorded, output=tmp_path / "no", **plan)
     other = tmp_path / "corpus.parquet"
     pl.read_parquet(tiny / "corpus.parquet").head(5).write_parquet(other)
     with raises("other-corpus", path="corpus.parquet"):
-        train_dense(examples, output=tmp_path / "no", collection=other, **plan)
+        train_dense(mined, output=tmp_path / "no", collection=other, **plan)
     for options in ({"refresh_negatives": 3}, {"dynamic_negatives": 1, "collection": tiny}):
         with raises("option-does-not-apply", option=list(options)[-1]):
-            TrainDense(examples, output=tmp_path / "no", **options)  # type: ignore[arg-type]
+            TrainDense(mined, output=tmp_path / "no", **options)  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ from hybrid_cli import artifacts
 from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.dev_set import DevSet
@@ -29,27 +28,15 @@ NLL = {**PLAN, "loss": "nll"}
 OFF: dict[str, Any] = {"ortho_weight": 0.0, "mask_matches": 0.0}
 
 
-@pytest.fixture(scope="module")
-def index(tiny_bm25: Path) -> Path:
-    return tiny_bm25
-
-
-@pytest.fixture(scope="module")
-def examples(tiny: Path, index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mine_negatives(
-        tiny, output=tmp_path_factory.mktemp("mined") / "train.parquet", split="train", index=index, negatives=3
-    )
-
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.heavy
-def test_roc_lowers_the_squared_cosines(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**PLAN, "epochs": 20, "model": str(tiny_bert), "index": index, "dev": examples, "keep": "last"}
+def test_roc_lowers_the_squared_cosines(mined: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**PLAN, "epochs": 20, "model": str(tiny_bert), "index": tiny_bm25, "dev": mined, "keep": "last"}
     roc: dict[str, Any] = {"loss": "roc", "ortho_weight": 50.0, "mask_matches": 0.0}
-    trained = train_dense(examples, output=tmp_path / "roc", eval_steps=2, **plan, **roc)
-    plain = train_dense(examples, output=tmp_path / "nll", eval_steps=2, **plan, loss="nll")
+    trained = train_dense(mined, output=tmp_path / "roc", eval_steps=2, **plan, **roc)
+    plain = train_dense(mined, output=tmp_path / "nll", eval_steps=2, **plan, loss="nll")
     assert curve(trained, "orthogonality")[-1] < curve(trained, "orthogonality")[0]
     assert curve(trained, "dev_cos2")[-1] < min(curve(trained, "dev_cos2")[0], curve(plain, "dev_cos2")[-1])
     assert curve(plain, "orthogonality") == []
@@ -57,12 +44,12 @@ def test_roc_lowers_the_squared_cosines(examples: Path, index: Path, tiny_bert: 
     assert not (plain / layout.LEXICAL_PROJECTION).exists()
 
 
-def test_the_curve_equals_an_evaluation(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_the_curve_equals_an_evaluation(mined: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path) -> None:
     trained = train_dense(
-        examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=index, dev=examples, eval_steps=2
+        mined, output=tmp_path / "roc", model=str(tiny_bert), **ROC, index=tiny_bm25, dev=mined, eval_steps=2
     )
-    encoder, lexical = TransformerEncoder.load(trained), open_bm25(index)
-    dev = DevSet.of(replace(open_dev_examples(examples), index=lexical), 200, 1000)
+    encoder, lexical = TransformerEncoder.load(trained), open_bm25(tiny_bm25)
+    dev = DevSet.of(replace(open_dev_examples(mined), index=lexical), 200, 1000)
     queries, docids = dev.queries["text"].to_list(), dev.documents["docid"]
     documents = dev.documents["title"].to_list(), dev.documents["text"].to_list()
     dense = encoder.encode_queries(queries) @ encoder.encode_documents(*documents).T
@@ -94,41 +81,41 @@ def test_the_curve_equals_an_evaluation(examples: Path, index: Path, tiny_bert: 
     assert logged.filter(name="dev_cos2")["value"].item() == pytest.approx(mean, rel=1e-4)
 
 
-def test_masking_changes_training_not_the_saved_encoder(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_masking_changes_training_not_the_saved_encoder(mined: Path, tiny_bert: Path, tmp_path: Path) -> None:
     masked = {**ROC, **OFF, "mask_matches": 1.0}
-    out = train_dense(examples, output=tmp_path / "masked", model=str(tiny_bert), **masked)
-    train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **NLL)
+    out = train_dense(mined, output=tmp_path / "masked", model=str(tiny_bert), **masked)
+    train_dense(mined, output=tmp_path / "plain", model=str(tiny_bert), **NLL)
     assert weights(out) != weights(tmp_path / "plain")
     encoder = TransformerEncoder.load(out)
     once, again = (encoder.encode_documents([""], ["the heart pumps blood"]) for _ in range(2))
     np.testing.assert_array_equal(once, again)
 
 
-def test_without_both_parts_roc_is_the_plain_likelihood(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    train_dense(examples, output=tmp_path / "roc", model=str(tiny_bert), **ROC, **OFF)
-    train_dense(examples, output=tmp_path / "nll", model=str(tiny_bert), **NLL)
+def test_without_both_parts_roc_is_the_plain_likelihood(mined: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    train_dense(mined, output=tmp_path / "roc", model=str(tiny_bert), **ROC, **OFF)
+    train_dense(mined, output=tmp_path / "nll", model=str(tiny_bert), **NLL)
     assert weights(tmp_path / "roc") == weights(tmp_path / "nll")
 
 
-def test_caching_and_masking_are_the_same(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": index, "learning_rate": 0.02, "clip": 1e9}
+def test_caching_and_masking_are_the_same(mined: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**ROC, "max_steps": 3, "mask_matches": 0.5, "index": tiny_bm25, "learning_rate": 0.02, "clip": 1e9}
     with gradient_descent() as plain:
-        train_dense(examples, output=tmp_path / "plain", model=str(tiny_bert), **plan)
+        train_dense(mined, output=tmp_path / "plain", model=str(tiny_bert), **plan)
     with gradient_descent() as cached:
-        train_dense(examples, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
+        train_dense(mined, output=tmp_path / "cached", model=str(tiny_bert), **plan, chunk_size=100)
     assert max(errors(cached, plain)) < TOLERANCE
 
 
-def test_a_control_changes_orthogonality(examples: Path, index: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    plan = {**ROC, "model": str(tiny_bert), "index": index, "mask_matches": 0.0, "max_steps": 2}
-    roc = train_dense(examples, output=tmp_path / "roc", **plan)
-    control = train_dense(examples, output=tmp_path / "control", **plan, ortho_control=True)
+def test_a_control_changes_orthogonality(mined: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path) -> None:
+    plan = {**ROC, "model": str(tiny_bert), "index": tiny_bm25, "mask_matches": 0.0, "max_steps": 2}
+    roc = train_dense(mined, output=tmp_path / "roc", **plan)
+    control = train_dense(mined, output=tmp_path / "control", **plan, ortho_control=True)
     assert curve(control, "nll")[0] == curve(roc, "nll")[0]
     assert curve(control, "orthogonality")[0] != curve(roc, "orthogonality")[0]
 
 
-def test_the_control_has_the_vectors_of_other_texts_in_all_batches(index: Path) -> None:
-    opened = open_bm25(index)
+def test_the_control_has_the_vectors_of_other_texts_in_all_batches(tiny_bm25: Path) -> None:
+    opened = open_bm25(tiny_bm25)
     own = Bm25Vectors(opened, SignProjection(16), opened.docids)
     queries, docids = ["salt water", "heart", "river bank"], opened.docids.to_list()
     others = VectorsOfOthers(own, pl.Series(queries), opened.docids, seed=3)

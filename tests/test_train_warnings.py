@@ -1,5 +1,6 @@
 """Messages about trainings whose options have no effect, whose validation misleads, or that would discard another."""
 
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -130,9 +131,7 @@ def test_a_damaged_checkpoint_is_not_resumed(
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_code_is_refused(
-    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], protocol: int
-) -> None:
+def test_code_in_it(examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], protocol: int) -> None:
     """PyTorch knows the instructions of some protocols of pickle only."""
     output, options = interrupted
     folder = tmp_path / ".x.partial" / layout.CHECKPOINT
@@ -143,8 +142,33 @@ def test_code_is_refused(
     assert not output.exists()
 
 
+@pytest.mark.parametrize("stored", ["0.1.9", None])
+def test_a_checkpoint_of_another_version_is_refused(
+    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], stored: str | None
+) -> None:
+    """Its model and its optimizer may have other parameters, and its steps another meaning."""
+    output, options = interrupted
+    key = tmp_path / ".x.partial" / ".key"
+    call = json.loads(key.read_text())
+    key.write_text(json.dumps(call[:-1] if stored is None else [*call[:-1], stored]))
+    with raises("checkpoint-of-another-version"):
+        train_dense(examples, **options)
+    assert (tmp_path / ".x.partial" / layout.CHECKPOINT).is_dir()
+    train_dense(examples, **options, overwrite=True)
+    assert output.is_dir()
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    examples: Path, interrupted: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = loop.parameter_groups
+    monkeypatch.setattr(loop, "parameter_groups", lambda *given: [*groups(*given), {"params": []}])  # of other code
+    with raises("checkpoint-of-another-version", path=f".x.partial/{layout.CHECKPOINT}"):
+        train_dense(examples, **interrupted[1])
+
+
 @pytest.mark.parametrize("cut", [False, True])
-def test_damaged_best_weights_are_not_published(
+def test_damaged_best_weights(
     examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> None:
     """The weights of step 0 are the best, and are damaged before the last step."""
@@ -163,9 +187,7 @@ def test_damaged_best_weights_are_not_published(
     assert not (tmp_path / "x").exists()
 
 
-def test_best_weights_later_than_the_checkpoint_are_not_used_after_a_kill(
-    examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_best_weights(examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the best weights of step 2 were stored, before a checkpoint; resumed where rounding differs, so that
     step 2 is not the best any more."""
     plan = {**PLAN, "eval_steps": 1, "checkpoint_steps": 1, "schedule": "constant"}

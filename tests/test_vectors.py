@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from command import Notices, Refusal, hybrid, raises, refusal
+from command import Notices, Refusal, raises, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import vector_hits, vector_scores
@@ -28,20 +28,9 @@ from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.storage import Kind
 
 DIM, COUNT = 16, 600
-EVERY = [
-    VectorIndex(),
-    VectorIndex(index_type="HNSW16,Flat"),
-    VectorIndex(index_type="ivf", nprobe=10_000),
-    VectorIndex(index_type="pq"),
-    VectorIndex(index_type="sq8"),
-    VectorIndex(index_type="binary"),
-    VectorIndex(index_type="fp16"),
-    VectorIndex(index_type="opq"),
-    VectorIndex(index_type="HNSW16,SQfp16"),
-    VectorIndex(index_type="HNSW16,SQ8"),
-    VectorIndex(index_type="BHNSW16"),
-    VectorIndex(index_type="PCA12,IVF4,SQ8"),
-]
+OTHERS: list[Any] = ["pq", "sq8", "binary", "fp16", "opq", "HNSW16,SQfp16", "HNSW16,SQ8", "BHNSW16", "PCA12,IVF4,SQ8"]
+EVERY = [VectorIndex(), VectorIndex(index_type="HNSW16,Flat"), VectorIndex(index_type="ivf", nprobe=10_000)]
+EVERY += [VectorIndex(index_type=name) for name in OTHERS]
 NAMES = [recipe.index_type or "default" for recipe in EVERY]
 
 
@@ -85,18 +74,8 @@ def test_every_index_type_has_enough_recall(recipe: VectorIndex, tmp_path: Path)
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
     index = build(tmp_path / "index", matrix, recipe)
     found, expected = vector_hits(index, queries, qids(queries), 10), exact(matrix, queries, 10)
-    least = {
-        "flat": 1.0,
-        "HNSW16,Flat": 0.99,
-        "ivf": 1.0,
-        "pq": 0.5,
-        "opq": 0.5,
-        "sq8": 0.95,
-        "fp16": 0.99,
-        "HNSW16,SQfp16": 0.98,
-        "HNSW16,SQ8": 0.95,
-        "binary": 0.2,
-    }
+    least = {"flat": 1.0, "HNSW16,Flat": 0.99, "ivf": 1.0, "pq": 0.5, "opq": 0.5, "sq8": 0.95, "fp16": 0.99}
+    least |= {"HNSW16,SQfp16": 0.98, "HNSW16,SQ8": 0.95, "binary": 0.2}
     assert overlap(found, expected) >= least.get(recipe.index_type or "", 0.2)
     assert found.group_by("qid").len()["len"].unique().to_list() == [10]
 
@@ -113,10 +92,8 @@ def test_the_nearest_of_all_blocks_are_those_of_faiss(seed: int, queries: int, b
 
 def test_a_flat_index_is_exact(tmp_path: Path) -> None:
     matrix, queries = random_vectors(), random_vectors(40, seed=1)
-    found, expected = (
-        vector_hits(build(tmp_path / "i", matrix, VectorIndex()), queries, qids(queries), 100),
-        exact(matrix, queries, 100),
-    )
+    found = vector_hits(build(tmp_path / "i", matrix, VectorIndex()), queries, qids(queries), 100)
+    expected = exact(matrix, queries, 100)
     assert found.sort("qid", "rank")["docid"].to_list() == expected["docid"].to_list()
     np.testing.assert_allclose(found.sort("qid", "rank")["score"], expected["score"], atol=1e-5)
 
@@ -147,13 +124,10 @@ def test_the_padding_of_faiss_is_never_a_hit(tmp_path: Path) -> None:
     found = vector_hits(index, queries, qids(queries), COUNT)
     sizes = found.group_by("qid").len()["len"]
     assert (sizes < COUNT).all()  # one list of eight: FAISS fills the rest of each row with -1
-    scores = pl.Series(
-        "score",
-        np.einsum(
-            "nd,nd->n", queries[found["qid"].str.slice(1).cast(int)], matrix[found["docid"].str.slice(1).cast(int)]
-        ),
+    asked, returned = (
+        values[found[name].str.slice(1).cast(int)] for name, values in (("qid", queries), ("docid", matrix))
     )
-    np.testing.assert_allclose(found["score"], scores, atol=1e-5)
+    np.testing.assert_allclose(found["score"], np.einsum("nd,nd->n", asked, returned), atol=1e-5)
 
 
 @pytest.mark.parametrize("recipe", EVERY, ids=NAMES)
@@ -213,24 +187,19 @@ def test_recall_is_the_share_of_the_exact_hits_without_the_query_document(recipe
     assert part == pytest.approx(measured, abs=0.1)
 
 
-@pytest.mark.parametrize("recipe", EVERY[:6], ids=NAMES[:6])
-def test_the_hits_of_a_query_do_not_depend_on_other_queries(recipe: VectorIndex, tmp_path: Path) -> None:
-    index = build(tmp_path / "index", random_vectors(), recipe)
-    queries = random_vectors(300, seed=1)
+@pytest.mark.parametrize(
+    ("recipe", "dim"),
+    [*((recipe, DIM) for recipe in EVERY[:6]), (VectorIndex(), 512)],
+    ids=[*NAMES[:6], "BLAS"],  # FAISS 1.15 uses it from 128,000 query values on: 250 of the queries with 512
+)
+def test_the_hits_of_a_query_do_not_depend_on_other_queries(recipe: VectorIndex, dim: int, tmp_path: Path) -> None:
+    index = build(tmp_path / "index", random_vectors(dim=dim), recipe)
+    queries = random_vectors(300, dim, seed=1)
     together = vector_hits(index, queries, qids(queries), 20)
     for row in (0, 17, 257, 299):
         alone = vector_hits(index, queries[row : row + 1], [f"q{row}"], 20)
         assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
-
-
-def test_hits_do_not_depend_on_the_algorithm_that_faiss_selects_by_the_number_of_queries(tmp_path: Path) -> None:
-    dim = 512  # FAISS 1.15 uses BLAS from 128,000 query values on: 250 of these queries
-    index = build(tmp_path / "index", random_vectors(dim=dim), VectorIndex())
-    queries = random_vectors(300, dim, seed=1)
-    together = vector_hits(index, queries, qids(queries), 20)
-    for row in (0, 255, 299):
-        alone = vector_hits(index, queries[row : row + 1], [f"q{row}"], 20)
-        assert alone.equals(together.filter(pl.col("qid") == f"q{row}"))
+    assert vector_hits(index, queries[:0], [], 10).equals(together.head(0))
 
 
 def test_equal_vectors_are_ordered_by_docid_even_at_the_cut(tmp_path: Path) -> None:
@@ -280,8 +249,12 @@ def test_ids_are_returned_unchanged(ids: list[str], tmp_path_factory: pytest.Tem
     assert vector_scores(index, pl.DataFrame({"qid": ids, "docid": ids}), ids, matrix).to_list() == [1.0] * len(ids)
 
 
-def test_an_unknown_document_is_named(tmp_path: Path) -> None:
+def test_unknown_ids_other_lengths_and_other_artifacts_are_refused(tmp_path: Path, tiny: Path) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex())
+    with raises("other-width", value=8, expected=16):
+        vector_hits(index, random_vectors(1, dim=8), ["q"], 1)
+    with raises("other-kind", path="collection"):
+        open_dense(tiny)
     with raises("unknown-id", id="nowhere"):
         vector_scores(index, pl.DataFrame({"qid": ["q0"], "docid": ["nowhere"]}), ["q0"], random_vectors(1))
     with raises("unknown-id", id="q9"):
@@ -304,22 +277,15 @@ def test_half_precision_vectors_are_searched_as_stored(tmp_path: Path) -> None:
         (VectorIndex(index_type="HNSW16,PQ4"), refusal("faiss-metric")),
         (VectorIndex(index_type="PQ5"), refusal("invalid-value", option="index_type", value="PQ5")),
         (VectorIndex(index_type="IVF5000,Flat"), refusal("too-few-vectors")),
+        (VectorIndex(index_type="pq"), refusal("too-few-vectors")),
     ],
 )
-def test_an_impossible_index_is_refused_in_one_line(recipe: VectorIndex, problem: Refusal, tmp_path: Path) -> None:
-    with raises(problem) as error:
-        build(tmp_path / "index", random_vectors(), recipe)
-    assert "\n" not in str(error.value)
+def test_an_impossible_index_is_refused(recipe: VectorIndex, problem: Refusal, tmp_path: Path) -> None:
+    with raises(problem):
+        build(tmp_path / "index", random_vectors(20), recipe)
 
 
-def test_too_few_vectors_for_product_codes_are_refused(tmp_path: Path) -> None:
-    with raises("too-few-vectors"):
-        build(tmp_path / "index", random_vectors(20), VectorIndex(index_type="pq"))
-
-
-def test_few_vectors_for_product_codes_print_one_warning_and_none_of_faiss(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], notices: Notices
-) -> None:
+def test_few_vectors_for_product_codes(tmp_path: Path, capfd: pytest.CaptureFixture[str], notices: Notices) -> None:
     build(tmp_path / "index", random_vectors(), VectorIndex(index_type="pq"))
     assert capfd.readouterr().err.count("\n") == 1
     assert notices.says("few-training-vectors", factory="PQ4", vectors=600, recommended=9984)
@@ -337,40 +303,31 @@ def replace_index(folder: Path, content: Any) -> None:
 
 
 @pytest.mark.parametrize("queries", [1, 40])
-def test_a_flat_index_of_another_metric_or_size_is_refused(tmp_path: Path, queries: int) -> None:
-    for other, vectors in ((faiss.IndexFlatL2(DIM), random_vectors()), (faiss.IndexFlatIP(DIM), random_vectors(3))):
-        index = build(tmp_path / type(other).__name__, random_vectors(), VectorIndex())
-        other.add(vectors)
-        replace_index(index.folder, other)
-        with raises("damaged"):
-            index.hits(random_vectors(queries), 1)
+def fp16_of_another_metric(dim: int) -> Any:
+    return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2)
 
 
-def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
-    index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type="fp16"))
-    euclidean = faiss.IndexScalarQuantizer(DIM, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2)
-    euclidean.add(random_vectors())
-    replace_index(index.folder, euclidean)
-    with raises("faiss-metric"):
-        index.hits(random_vectors(1), 1)
-
-
-def test_a_damaged_index_or_one_of_another_size_is_refused(tmp_path: Path) -> None:
-    index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type="sq8"))
-    replace_index(index.folder, b"IxSQ, truncated")
-    with raises("damaged"):
-        index.hits(random_vectors(1), 1)
-    smaller = faiss.IndexFlatIP(DIM)
-    smaller.add(random_vectors(3))
-    replace_index(index.folder, smaller)
-    with raises("damaged"):
-        index.hits(random_vectors(1), 1)
-
-
-def test_queries_of_another_length_are_refused(tmp_path: Path) -> None:
-    index = build(tmp_path / "index", random_vectors(), VectorIndex())
-    with raises("other-width", value=8, expected=16):
-        vector_hits(index, random_vectors(1, dim=8), ["q"], 1)
+@pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.parametrize(
+    ("index_type", "other", "count", "problem"),
+    [
+        ("flat", faiss.IndexFlatL2, COUNT, "damaged"),
+        ("flat", faiss.IndexFlatIP, 3, "damaged"),
+        ("sq8", faiss.IndexFlatIP, 3, "damaged"),
+        ("sq8", None, 0, "damaged"),
+        ("fp16", fp16_of_another_metric, COUNT, "faiss-metric"),
+    ],
+)
+def test_an_index_with_damage_or_of_another_metric_or_size_is_refused(
+    index_type: Any, other: Any, count: int, problem: str, tmp_path: Path, queries: int
+) -> None:
+    index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type=index_type))
+    content = other(DIM) if other else b"IxSQ, truncated"
+    if other:
+        content.add(random_vectors(count))
+    replace_index(index.folder, content)
+    with raises(problem):
+        index.hits(random_vectors(queries), 1)
 
 
 def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> None:
@@ -381,18 +338,6 @@ def test_search_parameters_reach_the_index_or_are_refused(tmp_path: Path) -> Non
     assert overlap(every, exact(random_vectors(), queries, 10)) == 1.0
     with raises("unknown-parameter", option="ef_search", value=9):
         vector_hits(open_dense(folder, ef_search=9), queries, qids(queries), 10)
-
-
-def test_no_queries_give_an_empty_run(tmp_path: Path) -> None:
-    index = build(tmp_path / "index", random_vectors(), VectorIndex())
-    found = vector_hits(index, random_vectors(0), [], 10)
-    assert found.columns == ["qid", "docid", "rank", "score"]
-    assert not len(found)
-
-
-def test_another_artifact_is_refused(tiny: Path) -> None:
-    with raises("other-kind", path="collection"):
-        open_dense(tiny)
 
 
 ROWS, WIDTH = 400, 64
@@ -426,17 +371,11 @@ def test_the_bytes_of_a_passage_are_those_of_the_papers(factory: str, dim: int, 
     assert code_size(factory, dim) == size
 
 
-def test_inspect_prints_bytes_per_document_and_totals_in_both_units(tiny: Path, tmp_path: Path) -> None:
-    from hybrid_cli.stages.index_bm25 import index_bm25
-
-    index = index_bm25(tiny, output=tmp_path / "bm25")
-    described = inspect(index)
-    shown = hybrid("inspect", index).out
+def test_inspect_has_the_bytes_of_the_parts(tiny_bm25: Path) -> None:
+    described = inspect(tiny_bm25)
     assert described["documents"] == 12
     assert described["memory"]["impact matrix: postings"] > 0
     assert described["memory"]["Lucene index"] > 0
-    assert "GB" in shown
-    assert "GiB" in shown
 
 
 @pytest.fixture
@@ -479,9 +418,7 @@ def test_the_first_with_enough_recall_is_kept(folder: Path, least: float, factor
     ("count", "dim", "order"),
     [(500, 384, ["binary", "sq8", "fp16", "pq", "flat"]), (2_000, 16, ["binary", "pq", "sq8", "fp16", "flat"])],
 )
-def test_candidates_are_built_in_the_order_of_their_sizes(
-    tmp_path: Path, count: int, dim: int, order: list[str]
-) -> None:
+def test_candidates_in_the_order_of_their_sizes(tmp_path: Path, count: int, dim: int, order: list[str]) -> None:
     tried = choose(written(tmp_path, count, dim), VectorIndex(index_type="auto", min_recall=1.0), cutoff=10)
     sizes = [each.size for each in tried]
     assert [each.index_type for each in tried] == order[: len(tried)]
@@ -501,13 +438,9 @@ def test_no_index_is_larger_than_the_memory(folder: Path) -> None:
         chosen(folder, min_recall=0.97, memory=9_000)
 
 
-def test_encode_stores_the_recall(
-    tiny: Path, tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_encode_stores_the_recall(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
     encode(tiny, output=tmp_path / "index", model=tiny_bert, index_type="auto", min_recall=0.999)
     described = inspect(tmp_path / "index")
-    shown = capsys.readouterr().out
-    assert "bytes/document" in shown
     assert described["counts"]["recall@100"] >= 0.999
     assert described["options"]["min_recall"] == 0.999
     again = encode(tmp_path / "index", output=tmp_path / "again", index_type="auto", min_recall=0.999)

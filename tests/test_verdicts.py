@@ -226,9 +226,7 @@ def test_roc_has_its_counts() -> None:
     }
 
 
-def test_a_claim_on_learning_curves_needs_no_values_of_queries(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_on_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         (f"positives-{count}-{seed}", "dev_MRR", 0.2, 0.5 - 0.01 * count + 0.001 * seed * count)
         for count in (1, 2, 10)
@@ -241,7 +239,7 @@ def test_a_claim_on_learning_curves_needs_no_values_of_queries(
     assert [line.endswith("| does not hold |") for line in printed] == [True, True]
 
 
-def test_a_line_has_the_setting_and_the_measures_that_do_not_decide(
+def test_a_line_has_setting_and_measures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = measured({"bm25+nll-dynamic": (0.55, 0.0), "bm25+nll": (0.5, 0.0)}).with_columns(measure=pl.lit("nDCG@10"))
