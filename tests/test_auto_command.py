@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import Done, Refusal, hybrid, ran, refusal
-from test_docs import complaint
+from test_architecture import complaint
 from tiny_collection import write_lines, write_tiny_source
 
 from hybrid_cli import artifacts

@@ -16,7 +16,7 @@ import pytest
 from command import hybrid
 from IPython.core.interactiveshell import InteractiveShell
 from sparse_models import write_checkpoint
-from test_docs import shell_lines
+from test_architecture import shell_lines
 
 from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
 from hybrid_cli.stages.compose import compose

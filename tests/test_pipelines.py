@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_docs import ROOT, complaint, shell_lines
+from test_architecture import REPOSITORY, complaint, shell_lines
 
-sys.path.insert(0, str(ROOT / "studies"))
+sys.path.insert(0, str(REPOSITORY / "studies"))
 
 import tables
 from verdicts import CLAIMS
@@ -41,7 +41,7 @@ def make(target: str, folder: Path, *flags: str, **variables: object) -> subproc
     settings |= {"papers": folder / "papers", **variables}
     words = [f"{name}={value}" for name, value in settings.items()]
     command = ["make", "--dry-run", *flags, "--no-print-directory", "--old-file=.venv/.installed", target, *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
 
 
 def planned(target: str, folder: Path, **variables: object) -> list[str]:
@@ -216,7 +216,7 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
 def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "-n", "--no-print-directory", "clear", f"DATA={tmp_path}/my data"],
-        cwd=ROOT,
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
     )

@@ -45,11 +45,9 @@ def warned(qrels: str) -> bool:
 
 
 def test_the_queries_of_tuning_are_named_and_others_are_not(here: Path) -> None:
-    assert warned("dev.tsv")
-    assert not warned("test.tsv")
-
-
-def test_a_weights_file_that_is_gone_or_replaced_gives_no_warning(here: Path) -> None:
+    """Not with equal ids of another collection, nor from weights that are gone or replaced."""
+    Path("other.tsv").write_text("".join(f"q{number}\t0\tbad\t1\n" for number in range(4)))
+    assert [warned(name) for name in ("dev.tsv", "test.tsv", "other.tsv")] == [True, False, False]
     Path("w.json").write_text(Path("w.json").read_text().replace('"q0"', '"qX"'))
     assert not warned("dev.tsv")
     Path("w.json").unlink()
@@ -64,11 +62,6 @@ def test_the_report_says_it_in_the_terminal_and_on_the_page(here: Path) -> None:
     done = hybrid("report", "--qrels", "test.tsv", "fused.parquet", "a.trec", "--output", "other.html")
     assert not done.says("queries-reused")
     assert warning.partition(" on ")[0] not in Path("other.html").read_text("utf-8")
-
-
-def test_equal_ids_of_another_collection_are_not_the_same_queries(here: Path) -> None:
-    Path("other.tsv").write_text("".join(f"q{number}\t0\tbad\t1\n" for number in range(4)))
-    assert not warned("other.tsv")
 
 
 @pytest.fixture(scope="module")

@@ -37,14 +37,8 @@ ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
 
 
 @pytest.fixture(scope="module")
-def dense(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("dense") / "clear-index"
-    return encode(tiny, output=output, model=str(tiny_bert), dtype="fp32")
-
-
-@pytest.fixture(scope="module")
-def lexical(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return index_bm25(tiny, output=tmp_path_factory.mktemp("lexical") / "bm25")
+def dense(tiny_runs: Path) -> Path:
+    return tiny_runs / "dense"
 
 
 def test_a_dense_run_ranks_by_inner_products(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
@@ -95,13 +89,13 @@ def test_another_encoder_differs_in_names(tiny: Path, tiny_bert: Path, dense: Pa
 
 def test_query_vectors_of_another_model_are_refused(tiny: Path, dense: Path, tmp_path: Path) -> None:
     queries = encode(tiny, output=tmp_path / "queries", split="test", dtype="fp32")
-    with raises("other-width", value=384, expected=16, index="clear-index"):
+    with raises("other-width", value=384, expected=16, index="dense"):
         search(queries=queries, index=dense, output=tmp_path / "run.parquet")
 
 
 @pytest.mark.parametrize("options", [{}, {"k1": 1.2, "b": 0.75}, {"rm3": True, "fb_docs": 2}], ids=str)
-def test_matrix_and_lucene_are_equal(tiny: Path, lexical: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"split": "test", "index": lexical}
+def test_matrix_and_lucene_are_equal(tiny: Path, tiny_bm25: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"split": "test", "index": tiny_bm25}
     plain, matrix, lucene = (
         runs.read_run(search(tiny, output=tmp_path / f"{number}.parquet", **given, **how))
         for number, how in enumerate([{}, *({"engine": engine, **options} for engine in ENGINES)])
@@ -111,9 +105,9 @@ def test_matrix_and_lucene_are_equal(tiny: Path, lexical: Path, tmp_path: Path, 
     assert np.allclose(matrix["score"], plain["score"]) is (not options)
 
 
-def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, lexical: Path, tmp_path: Path) -> None:
+def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
     exact, rounded = (
-        runs.read_run(search(tiny, split="test", index=lexical, output=tmp_path / f"{engine}.parquet", engine=engine))
+        runs.read_run(search(tiny, split="test", index=tiny_bm25, output=tmp_path / f"{engine}.parquet", engine=engine))
         for engine in ("matrix", "matrix-8bit")
     )
     assert exact.select("qid", "docid").equals(rounded.select("qid", "docid"))
@@ -122,12 +116,12 @@ def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, lexical: Path, 
     assert artifacts.read_manifest(tmp_path / "matrix-8bit.parquet").options["engine"] == "matrix-8bit"
 
 
-def test_options_of_other_kinds_of_index_are_refused(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:
+def test_options_of_other_kinds_of_index_are_refused(tiny: Path, tiny_bm25: Path, dense: Path, tmp_path: Path) -> None:
     """Not ignored; a retriever is searched as it was composed."""
-    retriever = compose([lexical, dense], method="rrf", output=tmp_path / "retriever")
+    retriever = compose([tiny_bm25, dense], method="rrf", output=tmp_path / "retriever")
     others: dict[Path, dict[str, Any]] = {
         dense: {"rm3": True, "engine": "lucene", "k1": 0.9, "nprobe": 8, "binary_k": 8},
-        lexical: {"model": "minilm", "weight": 1.0, "binary_k": 8, "fb_docs": 3, "weights": "1,2"},
+        tiny_bm25: {"model": "minilm", "weight": 1.0, "binary_k": 8, "fb_docs": 3, "weights": "1,2"},
         retriever: {"k1": 2.0},
     }
     for index, options in others.items():
@@ -136,11 +130,11 @@ def test_options_of_other_kinds_of_index_are_refused(tiny: Path, lexical: Path, 
                 search(tiny, split="test", index=index, output=tmp_path / "run.parquet", **{name: options[name]})
 
 
-def test_options_of_several_indexes_apply_to_one(tiny: Path, tiny_bert: Path, lexical: Path, dense: Path) -> None:
-    both, query = [lexical, dense], "salt in sea water"
+def test_options_of_several_indexes_apply_to_one(tiny: Path, tiny_bert: Path, tiny_bm25: Path, dense: Path) -> None:
+    both, query = [tiny_bm25, dense], "salt in sea water"
     search(tiny, index=both, query=query, k1=0.5, model=str(tiny_bert))
-    first = search(tiny, index=[lexical], query=query, k1=0.5)
-    assert first["score"].to_list() != search(tiny, index=[lexical], query=query)["score"].to_list()
+    first = search(tiny, index=[tiny_bm25], query=query, k1=0.5)
+    assert first["score"].to_list() != search(tiny, index=[tiny_bm25], query=query)["score"].to_list()
 
 
 def test_an_hnsw_index_gives_the_exact_run(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
@@ -152,37 +146,38 @@ def test_an_hnsw_index_gives_the_exact_run(tiny: Path, tiny_bert: Path, dense: P
     assert found[0].drop("score").equals(found[1].drop("score"))
 
 
-def test_the_hits_of_a_query_have_titles_and_texts(lexical: Path) -> None:
-    best = search(index=lexical, query="salt in sea water", hits=2)
+def test_the_hits_of_a_query_have_titles_and_texts(tiny_bm25: Path) -> None:
+    best = search(index=tiny_bm25, query="salt in sea water", hits=2)
     assert best.columns == ["docid", "rank", "score", "title", "text"]
     assert best["docid"].to_list() == ["salt", "NA"]
     assert best["title"].to_list() == ["Table salt", "Sodium"]
 
 
-SIDES = ["bm25_rank", "bm25_score", "clear-index_rank", "clear-index_score"]
+SIDES = ["bm25_rank", "bm25_score", "dense_rank", "dense_score"]
 
 
-def test_hits_of_several_indexes_are_fused_with_the_rank_in_each(tiny: Path, lexical: Path, dense: Path) -> None:
-    best = search(tiny, index=[lexical, dense], query="salt in sea water", hits=12)
+def test_hits_of_several_indexes_are_fused_with_the_rank_in_each(tiny: Path, tiny_bm25: Path, dense: Path) -> None:
+    best = search(tiny, index=[tiny_bm25, dense], query="salt in sea water", hits=12)
     assert best.columns == ["docid", "rank", "score", *SIDES, "title", "text"]
     assert len(best) == 12  # the dense index ranks all documents
     one = search(tiny, index=dense, query="salt in sea water", hits=12)
     ranks = dict(one.select("docid", "rank").iter_rows())
-    assert dict(best.select("docid", "clear-index_rank").iter_rows()) == ranks
-    both = f"{lexical},{dense}"
+    assert dict(best.select("docid", "dense_rank").iter_rows()) == ranks
+    both = f"{tiny_bm25},{dense}"
     printed = hybrid("search", tiny, "--index", both, "--query", "salt in sea water", "-k", 12).out
-    assert f"bm25 1, clear-index {ranks['salt']}]" in printed
-    assert f"bm25 -, clear-index {ranks['hamlet']}]" in printed
+    assert f"bm25 1, dense {ranks['salt']}]" in printed
+    assert f"bm25 -, dense {ranks['hamlet']}]" in printed
 
 
-def test_printed_hits_are_fused_like_a_tuned_run(tiny: Path, lexical: Path, dense: Path, tmp_path: Path) -> None:
+def test_printed_hits_are_fused_like_a_tuned_run(tiny: Path, tiny_bm25: Path, dense: Path, tmp_path: Path) -> None:
     both = [
-        search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in (lexical, dense)
+        search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet")
+        for index in (tiny_bm25, dense)
     ]
     weights = fuse(both, output=tmp_path / "w.json", qrels=tiny, split="test", tune=True, methods=["zscore"])
     run = runs.read_run(fuse(both, output=tmp_path / "f.parquet", weights=f"@{weights}"))
     qid, text = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").row(0)
-    asked = {"index": [lexical, dense], "query": text, "hits": 12}
+    asked = {"index": [tiny_bm25, dense], "query": text, "hits": 12}
     tuned = search(tiny, weights=f"@{weights}", **asked)
     assert tuned.select("docid", "score").equals(run.filter(qid=qid).select("docid", "score"))
     assert not tuned["score"].equals(search(tiny, **asked)["score"])
@@ -191,33 +186,33 @@ def test_printed_hits_are_fused_like_a_tuned_run(tiny: Path, lexical: Path, dens
     with raises("missing-option", option="index"):
         search(tiny, index=dense, query=text, weights="1")
     options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
-    exact = fuse(both, output=tmp_path / "e.json", index=[lexical, dense], methods=["weighted-sum"], **options)
-    run = runs.read_run(fuse(both, output=tmp_path / "g.parquet", weights=f"@{exact}", index=[lexical, dense]))
+    exact = fuse(both, output=tmp_path / "e.json", index=[tiny_bm25, dense], methods=["weighted-sum"], **options)
+    run = runs.read_run(fuse(both, output=tmp_path / "g.parquet", weights=f"@{exact}", index=[tiny_bm25, dense]))
     printed = search(tiny, weights=f"@{exact}", **asked)
     assert printed["docid"].to_list() == run.filter(qid=qid)["docid"].to_list()
     np.testing.assert_allclose(printed["score"], run.filter(qid=qid)["score"], rtol=1e-5)
 
 
-def test_a_query_without_hits_prints_a_line(lexical: Path) -> None:
-    assert not len(search(index=lexical, query="xylophone"))
-    assert hybrid("search", "--index", lexical, "--query", "xylophone").out == "no hits\n"
-    assert hybrid("search", "--index", lexical, "--query", " ").is_problem("missing-value", option="query")
+def test_a_query_without_hits_prints_a_line(tiny_bm25: Path) -> None:
+    assert not len(search(index=tiny_bm25, query="xylophone"))
+    assert hybrid("search", "--index", tiny_bm25, "--query", "xylophone").out == "no hits\n"
+    assert hybrid("search", "--index", tiny_bm25, "--query", " ").is_problem("missing-value", option="query")
 
 
-def test_hits_as_json(lexical: Path, dense: Path) -> None:
+def test_hits_as_json(tiny_bm25: Path, dense: Path) -> None:
     done = hybrid(
-        "search", "--index", f"{lexical},{dense}", "--query", "salt in sea water", "-k", 2, "--format", "json"
+        "search", "--index", f"{tiny_bm25},{dense}", "--query", "salt in sea water", "-k", 2, "--format", "json"
     )
     found = json.loads(done.out)
     assert found["query"] == "salt in sea water"
     assert [hit["docid"] for hit in found["hits"]][:1] == ["salt"]
-    assert found["hits"][0]["ranks"].keys() == {"bm25", "clear-index"}
+    assert found["hits"][0]["ranks"].keys() == {"bm25", "dense"}
     assert found["hits"][0]["title"] == "Table salt"
-    nothing = hybrid("search", "--index", lexical, "--query", "xylophone", "--format", "json")
+    nothing = hybrid("search", "--index", tiny_bm25, "--query", "xylophone", "--format", "json")
     assert (nothing.code, json.loads(nothing.out)) == (0, {"query": "xylophone", "hits": []})
 
 
-def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interactive_queries_open_the_index_once(tiny_bm25: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
 
     def counted(folder: Path, *more: Any) -> LexicalIndex:
@@ -226,15 +221,15 @@ def test_interactive_queries_open_the_index_once(lexical: Path, monkeypatch: pyt
 
     monkeypatch.setattr("hybrid_cli.artifacts.opening.open_bm25", counted)
     monkeypatch.setattr("sys.stdin", io.StringIO("salt in sea water\n\nxylophone\noxygen in the blood\n"))
-    done = ran("search", "--index", lexical, "--interactive", "-k", 1)
+    done = ran("search", "--index", tiny_bm25, "--interactive", "-k", 1)
     asked, first, _, other, none, _, last, *_ = done.out.splitlines()
     assert (asked, first[:14]) == ("query: salt in sea water", " 1. Table salt")
     assert (other, none, last[:9]) == ("query: xylophone", "no hits", " 1. Lungs")
-    assert opened == [lexical]
+    assert opened == [tiny_bm25]
 
 
-def test_an_interactive_query_with_invalid_bytes_does_not_end_the_others(lexical: Path) -> None:
-    words = ["search", "--index", str(lexical), "--interactive", "--format", "json"]
+def test_an_interactive_query_with_invalid_bytes_does_not_end_the_others(tiny_bm25: Path) -> None:
+    words = ["search", "--index", str(tiny_bm25), "--interactive", "--format", "json"]
     command = [sys.executable, "-m", "hybrid_cli", *words]
     done = subprocess.run(command, input=b"salt caf\xe9\noxygen in the blood\n", capture_output=True, check=True)
     first, second = map(json.loads, done.stdout.splitlines())
@@ -252,8 +247,8 @@ def test_indexes_of_the_same_name_keep_their_ranks(tiny: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_interactive_queries_at_once(lexical: Path, number: signal.Signals) -> None:
-    session = Terminal("search", "--index", lexical, "--interactive", "-k", 1)
+def test_a_signal_ends_interactive_queries_at_once(tiny_bm25: Path, number: signal.Signals) -> None:
+    session = Terminal("search", "--index", tiny_bm25, "--interactive", "-k", 1)
     session.wait_for(b"query> ")
     session.press(b"salt\n")
     session.wait_for(b"Table salt")
@@ -267,7 +262,7 @@ def test_a_signal_ends_interactive_queries_at_once(lexical: Path, number: signal
     assert re.fullmatch(r"(query> )?(\^C)?hybrid: (interrupted|terminated)", last)
 
 
-def test_a_terminal_wraps_at_words_and_marks_terms(lexical: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_wraps_at_words_and_marks_terms(tiny_bm25: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Screen(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -276,7 +271,7 @@ def test_a_terminal_wraps_at_words_and_marks_terms(lexical: Path, monkeypatch: p
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     screen = Screen()
-    settings = Search(index=lexical, query="salts in sea water", hits=1)
+    settings = Search(index=tiny_bm25, query="salts in sea water", hits=1)
     monkeypatch.setattr("sys.stdout", screen)
     show_hits(search(settings), settings)
     lines = screen.getvalue().splitlines()

@@ -47,22 +47,6 @@ def made(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("other", ["train", "changed"])
-def test_runs_of_other_queries_are_not_fused(made: Path, tmp_path: Path, other: str) -> None:
-    with raises("other-queries", path=f"{other}.parquet", other="test.parquet"):
-        fuse([made / "test.parquet", made / f"{other}.parquet"], output=tmp_path / "f.parquet")
-    assert not (tmp_path / "f.parquet").exists()
-
-
-def test_runs_of_another_corpus_are_not_fused_nor_compared(made: Path, tmp_path: Path) -> None:
-    runs = [made / "test.parquet", made / "fewer.parquet"]
-    with raises("other-corpus", path="fewer.parquet"):
-        fuse(runs, output=tmp_path / "f.parquet")
-    for options in ({"complement": ("test", "fewer")}, {"overlap_with": "test"}):
-        with raises("other-corpus"):
-            evaluate([made / "data", *runs], split="test", **options)
-
-
 def test_a_fused_run_has_the_queries_and_corpus_of_its_runs(made: Path, tmp_path: Path) -> None:
     fused = fuse([made / "test.parquet", made / "short.parquet"], output=tmp_path / "fused.parquet")
     with raises("other-corpus"):
@@ -109,12 +93,6 @@ def test_runs_of_the_same_queries_may_answer_different_ones(tmp_path: Path, noti
     assert notices.says("few-common-queries", count=0, queries=2, runs=2)
 
 
-def test_runs_of_another_corpus_are_not_concatenated(made: Path, tmp_path: Path) -> None:
-    with raises("other-corpus", path="fewer.parquet", other="train.parquet"):
-        concat_runs([made / "train.parquet", made / "fewer.parquet"], output=tmp_path / "all.parquet")
-    concat_runs([made / "train.parquet", made / "test.parquet"], output=tmp_path / "all.parquet")
-
-
 def test_a_corpus_that_changed_after_the_search_is_named(tmp_path: Path) -> None:
     pl.DataFrame({"docid": ["d"], "title": [""], "text": ["oxygen"]}).write_parquet(tmp_path / "corpus.parquet")
     pl.DataFrame({"qid": ["1"], "text": ["oxygen"]}).write_parquet(tmp_path / "queries.test.parquet")
@@ -151,48 +129,41 @@ def test_a_search_with_other_documents_than_those_of_the_index_warns(workdir: Pa
     assert not hybrid("search", "copy", *query).warnings
 
 
-def test_a_run_of_another_corpus_is_not_used_with_a_collection(made: Path, tmp_path: Path) -> None:
-    data, other, out = made / "data", made / "fewer.parquet", tmp_path / "out"
-    stages: dict[str, Callable[[Path], object]] = {
-        "evaluate": lambda run: evaluate([data, run], split="test"),
-        "mine-negatives": lambda run: mine_negatives(data, split="test", sources=[f"run:{run}:2"], output=out),
-        "label": lambda run: label(data, split="test", run=run, output=out),
-        "export": lambda run: export(run, form="dpr", collection=data, split="test", output=out),
-        "inspect": lambda run: inspect([run], memory_table=data, split="test"),
-    }
-    for name, use in stages.items():
-        with raises("other-corpus", path="fewer.parquet", other="corpus.parquet"):
-            use(other)
-        assert not out.exists(), name
-    evaluate([other], qrels=data / "qrels.test.parquet")
-
-
-def test_a_fusion_is_not_measured_with_judgments_of_another_corpus_or_other_queries(made: Path, tmp_path: Path) -> None:
-    runs, out = [made / "test.parquet", made / "short.parquet"], tmp_path / "f.parquet"
-    for tune, output in ((False, out), (True, tmp_path / "w.json")):
-        with raises("other-corpus", path="test.parquet"):
-            fuse(runs, qrels=made / "fewer", split="test", tune=tune, output=output)
-    with raises("other-queries", path="test.parquet", count=6):
-        fuse(runs, qrels=made / "data", split="train", output=out)
-    assert not list(tmp_path.iterdir())
-
-
-def test_exact_scores_are_not_computed_from_other_queries(made: Path, tmp_path: Path) -> None:
-    runs = [made / "test.parquet", made / "short.parquet"]
+def test_runs_of_another_corpus_or_of_other_queries_are_refused(made: Path, tmp_path: Path) -> None:
+    data, out = made / "data", tmp_path / "out.parquet"
+    test, train, fewer, short = (made / f"{name}.parquet" for name in ("test", "train", "fewer", "short"))
     exact: dict[str, Any] = {"missing": "exact", "index": [made / "bm25"] * 2}
-    with raises("other-queries", path="test.parquet"):
-        fuse(runs, queries=made / "changed.q.parquet", output=tmp_path / "f.parquet", **exact)
-    pl.read_parquet(made / "data" / "queries.test.parquet").write_parquet(tmp_path / "copy.parquet")
-    fuse(runs, queries=tmp_path / "copy.parquet", output=tmp_path / "f.parquet", **exact)
-
-
-def test_a_report_refuses_an_index_in_which_the_run_was_not_searched(made: Path, tmp_path: Path) -> None:
-    named = f"test={made / 'fewer-bm25'}"
+    judged: dict[str, Any] = {"qrels": made / "fewer", "split": "test"}
+    calls: dict[str, list[tuple[Path, Callable[[], object]]]] = {
+        "other-queries": [
+            (train, lambda: fuse([test, train], output=out)),
+            (made / "changed.parquet", lambda: fuse([test, made / "changed.parquet"], output=out)),
+            (test, lambda: fuse([test, short], qrels=data, split="train", output=out)),
+            (test, lambda: fuse([test, short], queries=made / "changed.q.parquet", output=out, **exact)),
+            (test, lambda: mine_negatives(data, split="train", sources=[f"run:{test}:2"], output=out)),
+        ],
+        "other-corpus": [
+            (fewer, lambda: fuse([test, fewer], output=out)),
+            (fewer, lambda: evaluate([data, test, fewer], split="test", complement=("test", "fewer"))),
+            (fewer, lambda: evaluate([data, test, fewer], split="test", overlap_with="test")),
+            (fewer, lambda: concat_runs([train, fewer], output=out)),
+            (test, lambda: fuse([test, short], output=out, **judged)),
+            (test, lambda: fuse([test, short], tune=True, output=tmp_path / "w.json", **judged)),
+            (fewer, lambda: evaluate([data, fewer], split="test")),
+            (fewer, lambda: mine_negatives(data, split="test", sources=[f"run:{fewer}:2"], output=out)),
+            (fewer, lambda: label(data, split="test", run=fewer, output=tmp_path / "labels")),
+            (fewer, lambda: export(fewer, form="dpr", collection=data, split="test", output=tmp_path / "dpr")),
+            (fewer, lambda: inspect([fewer], memory_table=data, split="test")),
+        ],
+    }
+    for code, refused in calls.items():
+        for path, call in refused:
+            with raises(code, path=path):
+                call()
     with raises("other-index", path="test.parquet", index="fewer-bm25"):
-        report([made / "data", made / "test.parquet"], split="test", index=[named], output=tmp_path / "r.html")
-
-
-def test_negatives_are_not_drawn_from_a_run_of_another_split(made: Path, tmp_path: Path) -> None:
-    sources = [f"run:{made / 'test.parquet'}:2"]
-    with raises("other-queries", path="test.parquet"):
-        mine_negatives(made / "data", split="train", sources=sources, output=tmp_path / "x.parquet")
+        report([data, test], split="test", index=[f"test={made / 'fewer-bm25'}"], output=tmp_path / "r.html")
+    assert not list(tmp_path.iterdir())
+    evaluate([fewer], qrels=data / "qrels.test.parquet")
+    concat_runs([train, test], output=out)
+    pl.read_parquet(data / "queries.test.parquet").write_parquet(tmp_path / "copy.parquet")
+    fuse([test, short], queries=tmp_path / "copy.parquet", output=tmp_path / "f.parquet", **exact)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Refusal, hybrid, ran, refusal
-from processes import run
 from test_index_updates import parts
 from test_index_updates import searched as searched_parts
 
@@ -191,10 +189,6 @@ def test_shards_of_parts_of_a_corpus_are_searched_next_to_an_index_of_the_whole(
     assert (refused.problem, refused.fields["more"], refused.fields["fewer"]) == ("other-corpus", 3, 0)
 
 
-def test_lexical_indexes_without_a_hit_give_no_rows(here: Path) -> None:
-    assert "Traceback" not in ran("search", "--index", "bm25,shards", "--query", "zzzz").err
-
-
 __all__ = ["parts"]
 
 
@@ -272,28 +266,3 @@ def test_a_shard_that_is_missing_or_damaged_is_named(changed_parts: Path) -> Non
         done = hybrid(*words, "--output", "out")
         assert done.code == 2
         assert done.is_problem("missing-shard", path="missing")
-
-
-KILLED = """
-import os, signal
-from hybrid_cli.stages.update import indexes
-from hybrid_cli.cli import main
-def die(*_, **options): os.kill(os.getpid(), signal.SIGKILL)
-{} = die
-main()
-"""
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("place", ["indexes.build_shards", "indexes.write_manifests"])
-def test_a_killed_change_loses_nothing_and_can_be_repeated(changed_parts: Path, place: str) -> None:
-    command = ("update", "shards", "--add", "added.parquet", "--output", "shards-2")
-    ended = run(KILLED.format(place), *command)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert not Path("shards-2").exists()
-    kept = {path.stat().st_ino for path in Path().glob(".shards-2.partial/shard-*/impacts/lows.npy")}
-    assert len(kept) == (3 if place.endswith("build_shards") else 4)
-    changed(*command)
-    assert {path.stat().st_ino for path in Path("shards-2").glob("shard-*/impacts/lows.npy")} >= kept
-    changed("update", "shards", "--add", "added.parquet", "--output", "again")
-    assert searched_parts("shards-2").equals(searched_parts("again"))

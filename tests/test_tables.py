@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from small_artifacts import write_run
-from test_docs import ROOT
+from test_architecture import REPOSITORY
 from tiny_collection import write_lines
 
 from hybrid_cli import runs, storage
@@ -184,7 +184,7 @@ def test_questions_without_judgments_are_measured_by_their_answers(here: Path) -
     assert {name: (cell.mean, cell.queries) for name, cell in cells.items()} == expected
 
 
-sys.path.insert(0, str(ROOT / "studies"))
+sys.path.insert(0, str(REPOSITORY / "studies"))
 
 
 IN_CI = {"msmarco", "robust04"}
