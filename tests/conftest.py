@@ -292,6 +292,14 @@ def tiny_runs(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    """Runs of three systems with the hits of `evaluated.RUNS`."""
+    from evaluated import RUNS, write_run
+
+    return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
+
+
+@pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -226,17 +226,11 @@ def test_the_weight_does_not_grow() -> None:
     assert not over, f"{over}, of {LIMITS}"
 
 
-def test_every_module_has_a_layer() -> None:
+def test_modules_and_layers() -> None:
     assert {named(file).split("/")[0] for file in FILES} - {"__init__", "__main__"} == set(LEVEL)
-
-
-def test_every_imported_module_exists() -> None:
-    """mypy does not report a missing module, because some libraries are optional."""
+    # mypy does not report a missing module, because some libraries are optional.
     names = {module: file for file in FILES for module in imports(file) if module.startswith("hybrid_cli")}
     assert not {f"{named(file)}: {module}" for module, file in names.items() if module not in MODULES}
-
-
-def test_no_imports_form_a_circle() -> None:
     graph = {module: {each for each in imports(file) if each in MODULES} for module, file in MODULES.items()}
     try:
         tuple(TopologicalSorter(graph).static_order())
@@ -328,20 +322,19 @@ def test_no_function_has_more_than_8_parameters() -> None:
     assert not places(lambda node: isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and count(node) > 8)
 
 
-def test_only_the_console_prints() -> None:
+def test_calls_are_in_their_place() -> None:
     assert not places(lambda node: called(node) == ("", "print"), "console")
-
-
-def test_names_of_files_are_no_patterns() -> None:
-    """polars takes `index[1]/docids.parquet` for a pattern, which matches the file of `index1`."""
+    # polars takes `index[1]/docids.parquet` for a pattern, which matches the file of `index1`.
     reads = [("pl", "read_parquet"), ("pl", "scan_parquet")]
     assert not places(lambda node: called(node) in reads and "glob" not in {each.arg for each in node.keywords})
-
-
-def test_the_library_never_exits() -> None:
     assert not places(
         lambda node: isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node), "cli/", "__main__"
     )
+    assert not places(lambda node: called(node)[1] == "default_rng", "draws")
+    # Two stages run in two threads: what belongs to the running stage is an argument or a context variable.
+    assert not places(lambda node: isinstance(node, ast.Global))
+    users = {named(file) for file in FILES if "ThreadPoolExecutor" in file.read_text("utf-8")}
+    assert users == {"threads"}
 
 
 def test_every_check_of_settings_includes_that_of_its_base_classes() -> None:
@@ -374,16 +367,13 @@ def test_exceptions_are_caught_by_name() -> None:
     )
 
 
-def test_a_command_has_one_name_everywhere() -> None:
+def test_commands_and_stages_have_one_name() -> None:
     """`mine-negatives` is `stages/mine_negatives.py`, or a package of that name, with a function of that name."""
     for kind in COMMANDS:
         name = kind.command.split()[0].replace("-", "_")
         homes = [file for file in STAGES if stage_of(file) == name and file.stem in (name, "__init__")]
         assert len(homes) == 1, f"no stages/{name}.py for the command {kind.command}"
         assert name in {function.name for function in functions(homes[0])}
-
-
-def test_every_stage_is_a_command() -> None:
     commands = {kind.command.split()[0].replace("-", "_") for kind in COMMANDS}
     assert set(map(stage_of, STAGES)) == commands
 
@@ -408,26 +398,12 @@ def test_input_files_are_opened_in_one_place() -> None:
     assert not places(_opens, *allowed)
 
 
-def test_random_generators_are_made_in_one_place() -> None:
-    assert not places(lambda node: called(node)[1] == "default_rng", "draws")
-
-
 def _opens(node: Any) -> bool:
     """Test for calls of `open`, `path.open`, `path.read_text` and `path.read_bytes`; not of `LexicalIndex.open`."""
     owner, name = called(node)
     if owner == "" or name not in ("open", "read_text", "read_bytes"):
         return (owner, name) == ("", "open")
     return not ast.unparse(node.func.value)[0].isupper()
-
-
-def test_no_module_changes_its_own_state() -> None:
-    """Two stages run in two threads: what belongs to the running stage is an argument or a context variable."""
-    assert not places(lambda node: isinstance(node, ast.Global))
-
-
-def test_threads_have_the_context_of_their_stage() -> None:
-    users = {named(file) for file in FILES if "ThreadPoolExecutor" in file.read_text("utf-8")}
-    assert users == {"threads"}
 
 
 def test_torch_loads_weights_only() -> None:
@@ -766,20 +742,17 @@ def typed() -> Iterator[tuple[str, str]]:
         yield from ((name_of(script), line) for line in shell_lines(script.read_text("utf-8")))
 
 
-def test_shell_lines_are_found_in_loops_and_after_continuations() -> None:
+def test_command_lines_are_read() -> None:
     text = "K=${K:-5}\nfor m in rrf minmax; do hybrid fuse a b \\\n  --method $m -k $K; done\n  hybrid doctor | head"
     assert list(shell_lines(text)) == ["hybrid fuse a b --method rrf -k 5", "hybrid doctor"]
+    assert complaint("hybrid evaluat data run")
+    assert complaint("hybrid evaluate data run --mesures MRR@10")
+    assert complaint("hybrid evaluate data run --format tabel")
 
 
 def test_every_command_line_in_the_documentation_parses() -> None:
     wrong = [f"{where}: {line}: {found}" for where, line in typed() if (found := complaint(line))]
     assert not wrong
-
-
-def test_a_misspelled_command_line_does_not_parse() -> None:
-    assert complaint("hybrid evaluat data run")
-    assert complaint("hybrid evaluate data run --mesures MRR@10")
-    assert complaint("hybrid evaluate data run --format tabel")
 
 
 def misnamed(code: str, options: dict[str, set[str]]) -> bool:
@@ -849,16 +822,16 @@ def test_the_navigation_of_the_site_has_every_page(reference: dict[str, str], mo
     assert listed == {name_of(page) for page in LINKED} | commands
 
 
-def test_the_readme_begins_with_commands_and_has_at_most_120_lines() -> None:
+def test_pages_are_complete() -> None:
     lines = (REPOSITORY / "README.md").read_text("utf-8").splitlines()
     assert any(line.startswith("hybrid ") for line in lines[:15])
     assert len(lines) <= 120
-
-
-def test_the_table_of_stages_is_complete() -> None:
     rows = [line for line in (DOCS / "pipeline.md").read_text("utf-8").splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row.split("|")[1])}
     assert not {kind.command.split()[0] for kind in COMMANDS} - named
+    pages = [*STUDIES.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]
+    text = "".join(path.read_text("utf-8") for path in pages)
+    assert not [path.name for path in (REPOSITORY / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
 
 
 def test_the_code_of_a_page_is_the_script_that_the_tests_run() -> None:
@@ -935,12 +908,6 @@ def test_every_documented_measure_is_accepted(row: list[str]) -> None:
     found = parse_measures(names)
     assert len({measure.family for measure in found}) == 1
     assert found[0].family == names[0].partition("@")[0]
-
-
-def test_pages_name_every_benchmark() -> None:
-    pages = [*STUDIES.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]
-    text = "".join(path.read_text("utf-8") for path in pages)
-    assert not [path.name for path in (REPOSITORY / "benchmarks").glob("*.py") if f"benchmarks/{path.name}" not in text]
 
 
 def test_every_guarantee_names_a_test() -> None:

@@ -10,21 +10,14 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, raises
-from evaluated import RUNS, evaluate, write_run
+from command import Notices, raises, ran
+from evaluated import evaluate, write_run
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from tiny_collection import write_lines
 
-from hybrid_cli.cli.app import app
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.complement import Complement, bar
-from hybrid_cli.reporting.summary import Summary
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> list[Path]:
-    return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
 
 
 def compare(inputs: Sequence[str | Path], pair: tuple[str, str] = ("dense", "bm25"), **settings: Any) -> Complement:
@@ -161,14 +154,10 @@ def test_a_cutoff_deeper_than_a_run_is_noted(tiny: Path, paths: list[Path], noti
     assert notices.says("short-lists", run="dense", hits=2, measures=deeper)
 
 
-def undefined(tiny: Path, tmp_path: Path) -> Summary:
-    dense, bm25 = ({"001": ["void"]}, {"001": ["void", "007"]})
-    files = [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in (("dense", dense), ("bm25", bm25))]
-    return evaluate([tiny, *files], split="test", complement=("dense", "bm25"))
-
-
 def test_an_undefined_ratio_is_explained(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    summary = undefined(tiny, tmp_path)
+    hits = {"dense": {"001": ["void"]}, "bm25": {"001": ["void", "007"]}}
+    files = [write_run(tmp_path / f"{name}.parquet", rows) for name, rows in hits.items()]
+    summary = evaluate([tiny, *files], split="test", complement=("dense", "bm25"))
     cuts = json.loads(summary.result().text("json"))["complement"]["cutoffs"]
     assert [(cut["roc"], cut["mirror"]) for cut in cuts[:2]] == [(None, None), (None, 1.0)]
     summary.result().show()
@@ -210,11 +199,8 @@ def test_bars_are_complete_and_rounded_by_at_most_one_cell(parts: list[int], cel
 
 
 def test_the_pair_may_come_from_a_config_file(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
-    arguments = ["evaluate", str(tiny), "--split", "test", *map(str, paths), "--format", "json"]
-    typed = CliRunner().invoke(app, [*arguments, "--complement", "dense", "bm25", "--show-queries", "1"])
-    assert typed.exit_code == 0, typed.output
-    assert len(json.loads(typed.stdout)["complement"]["changed"]) == 1
-    settings = tmp_path / "settings.yaml"
-    settings.write_text("complement: [dense, bm25]\nshow-queries: 1\n", "utf-8")
-    read = CliRunner().invoke(app, [*arguments, "--config", str(settings)])
-    assert read.stdout == typed.stdout
+    words = ["evaluate", tiny, "--split", "test", *paths, "--format", "json"]
+    typed = ran(*words, "--complement", "dense", "bm25", "--show-queries", "1").out
+    assert len(json.loads(typed)["complement"]["changed"]) == 1
+    settings = write_lines(tmp_path / "settings.yaml", "complement: [dense, bm25]", "show-queries: 1")
+    assert ran(*words, "--config", settings).out == typed

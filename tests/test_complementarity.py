@@ -122,10 +122,6 @@ def test_golden_values_of_rbo() -> None:
     hundred = as_run({"q": [str(n) for n in range(150)]})
     assert only(rbo(hundred, hundred)) == pytest.approx(1)
     assert only(rbo(ten, as_run({"q": "klmno"}))) == 0
-    # the truncated form lacks the part behind the lists, their overlap times p^k
-    assert only(rbo(ten, other)) - 0.8 * 0.9**10 == pytest.approx(0.538790, abs=5e-7)
-    assert only(rbo(ten, ten)) - 0.9**10 == pytest.approx(0.651322, abs=5e-7)
-    assert only(rbo(hundred, hundred)) - 0.9**100 == pytest.approx(0.999973, abs=5e-7)
 
 
 def by_definition(a: list[str], b: list[str], p: float) -> float:

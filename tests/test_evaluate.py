@@ -24,11 +24,6 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> list[Path]:
-    return [write_run(tmp_path / f"{name}.parquet", hits) for name, hits in RUNS.items()]
-
-
 def test_means_are_over_all_judged_queries(tiny: Path, paths: list[Path]) -> None:
     summary = evaluate([tiny, *paths], split="test", measure=["MRR@10", "R@2"])
     # 001: second; 002: first; 003: first; 004, 005 missing; 006 not judged

@@ -188,13 +188,11 @@ def test_a_library_that_fails_to_write(
     assert explained(caught.value)[2]["role"] == "output"
 
 
-def test_an_error_of_a_library_that_opens_an_output_by_name_is_one_of_the_output(tmp_path: Path) -> None:
+def test_errors_of_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SafetensorError) as caught, disk.by_name(tmp_path / "x"):
         raise SafetensorError("I/O error: Input/output error (os error 5)")
     assert explained(caught.value)[2]["role"] == "output"
 
-
-def test_an_unwritable_lock_is_an_error_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int, data: bytes) -> int:
         raise OSError(errno.EIO, "Input/output error")
 

@@ -117,7 +117,7 @@ def test_exact_scores_need_the_index_of_each_run(tiny_runs: Path, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_exact_scores_refuse_queries_that_have_changed(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+def test_exact_scores_need_the_queries(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
     queries = tmp_path / "queries.tsv"
     queries.write_text("001\twhat does the moon do to the oceans\n")
     run = search(None, queries=queries, index=tiny_runs / "bm25", hits=1, output=tmp_path / "one.parquet")
@@ -127,9 +127,6 @@ def test_exact_scores_refuse_queries_that_have_changed(tiny_runs: Path, tiny: Pa
     with raises("input-changed"):
         fuse([run, other], **settings)
     assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
-
-
-def test_exact_scores_of_a_foreign_run_need_its_queries(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
     foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
     settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(tiny_runs)}
     with raises("queries-missing"):

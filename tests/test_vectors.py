@@ -141,7 +141,7 @@ def test_an_index_built_twice_has_the_same_bytes(recipe: VectorIndex, tmp_path: 
     assert files[0] == files[1]
 
 
-def test_a_graph_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
+def test_threads_of_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = faiss.omp_get_max_threads()
     try:
         for threads in (1, 4):
@@ -151,9 +151,6 @@ def test_a_graph_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> Non
     finally:
         set_threads(before)
     assert (tmp_path / "1" / "index.faiss").read_bytes() == (tmp_path / "4" / "index.faiss").read_bytes()
-
-
-def test_a_graph_is_built_with_one_thread_by_older_versions_of_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(faiss, "hnsw_add_vertices_deterministic", raising=False)
     before = faiss.omp_get_max_threads()
     try:

@@ -124,7 +124,7 @@ def with_planted_files(attempt: Attempt) -> Ended:
     """Plant files of another user under the names of the scratch files: nothing outside changes, no code is loaded."""
     if attempt.draw.random() < 0.7:
         run(attempt.words, Faulty("kill after", attempt.draw.randint(1, attempt.usual.operations)))
-    with planted(attempt.case.output, attempt.draw.choice(PLANTS)):
+    with planted(attempt.case.output, attempt.draw.choice(list(PLANTS))):
         return run(attempt.words)
 
 

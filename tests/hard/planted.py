@@ -31,12 +31,6 @@ def link_scratch(output: Path, victim: Path) -> None:
     scratch.symlink_to(victim.absolute() / "folder")
 
 
-def link_scratch_to_file(output: Path, victim: Path) -> None:
-    scratch = files.scratch_path(output)
-    disk.remove(scratch)
-    scratch.symlink_to(victim.absolute() / "notes.txt")
-
-
 def link_contents(output: Path, victim: Path) -> None:
     scratch = _folder(files.scratch_path(output))
     for number, file in enumerate(sorted(scratch.rglob("*"))):
@@ -82,38 +76,10 @@ def finished_by_stranger(output: Path, victim: Path) -> None:
     _give_away(scratch)
 
 
-def link_lock(output: Path, victim: Path) -> None:
-    _lock(output).symlink_to(victim.absolute() / "notes.txt")
-
-
-def link_lock_to_nothing(output: Path, victim: Path) -> None:
-    _lock(output).symlink_to(victim.absolute() / "new.txt")
-
-
-def hard_link_lock(output: Path, victim: Path) -> None:
-    os.link(victim / "notes.txt", _lock(output))
-
-
-def lock_is_folder(output: Path, victim: Path) -> None:
-    _lock(output).mkdir()
-
-
-def lock_is_pipe(output: Path, victim: Path) -> None:
-    os.mkfifo(_lock(output))
-
-
 def lock_of_stranger(output: Path, victim: Path) -> None:
     lock = _lock(output)
     lock.write_text("1\nhost\n")
     _give_away(lock)
-
-
-def link_old(output: Path, victim: Path) -> None:
-    _old(output).symlink_to(victim.absolute())
-
-
-def link_old_to_file(output: Path, victim: Path) -> None:
-    _old(output).symlink_to(victim.absolute() / "notes.txt")
 
 
 def old_of_stranger(output: Path, victim: Path) -> None:
@@ -122,28 +88,49 @@ def old_of_stranger(output: Path, victim: Path) -> None:
     _give_away(old)
 
 
-PLANTS: tuple[Callable[[Path, Path], None], ...] = (link_scratch, link_scratch_to_file, link_contents, link_folders)
-PLANTS += (hostile_checkpoint, of_stranger, finished_by_stranger, link_lock, link_lock_to_nothing, hard_link_lock)
-PLANTS += (lock_is_folder, lock_is_pipe, lock_of_stranger, link_old, link_old_to_file, old_of_stranger)
+def _linked(path: Path, target: Path) -> None:
+    disk.remove(path)
+    path.symlink_to(target.absolute())
+
+
+Plant = Callable[[Path, Path], object]
+PLANTS: dict[str, Plant] = {
+    "link of the scratch folder": link_scratch,
+    "link of the scratch folder to a file": lambda out, victim: _linked(files.scratch_path(out), victim / "notes.txt"),
+    "links of files": link_contents,
+    "links of folders": link_folders,
+    "code in a checkpoint": hostile_checkpoint,
+    "scratch folder of a stranger": of_stranger,
+    "finished by a stranger": finished_by_stranger,
+    "link of the lock": lambda out, victim: _linked(_lock(out), victim / "notes.txt"),
+    "link of the lock to nothing": lambda out, victim: _linked(_lock(out), victim / "new.txt"),
+    "hard link of the lock": lambda out, victim: os.link(victim / "notes.txt", _lock(out)),
+    "lock is a folder": lambda out, victim: _lock(out).mkdir(),
+    "lock is a pipe": lambda out, victim: os.mkfifo(_lock(out)),
+    "lock of a stranger": lock_of_stranger,
+    "link of the old folder": lambda out, victim: _linked(_old(out), victim),
+    "link of the old folder to a file": lambda out, victim: _linked(_old(out), victim / "notes.txt"),
+    "old folder of a stranger": old_of_stranger,
+}
 
 
 @contextmanager
-def planted(output: Path, plant: Callable[[Path, Path], None]) -> Iterator[None]:
+def planted(output: Path, plant: str) -> Iterator[None]:
     """Plant files while the block runs; check that nothing outside changed, and that no code was executed.
 
     Args:
         output: an output; the scratch files of an interrupted call may be next to it.
-        plant: one of `PLANTS`.
+        plant: name in `PLANTS`.
     """
     victim = Path("victim")
     victim.mkdir()
     (victim / "notes.txt").write_text("notes")
-    plant(output, victim)
+    PLANTS[plant](output, victim)
     before = _contents(victim)
     try:
         yield
-        assert _contents(victim) == before, f"{plant.__name__}: files outside of the output changed"
-        assert not Path(EXECUTED).exists(), f"{plant.__name__}: code was executed"
+        assert _contents(victim) == before, f"{plant}: files outside of the output changed"
+        assert not Path(EXECUTED).exists(), f"{plant}: code was executed"
     finally:
         for path in [victim, Path(EXECUTED), *output.parent.glob(f".{output.name}.*")]:
             disk.remove(path)
