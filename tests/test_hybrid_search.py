@@ -145,16 +145,8 @@ def test_a_query_does_not_depend_on_other_queries(made: Path) -> None:
     assert alone.equals(together.filter(pl.col("qid") == "q3"))
 
 
-@pytest.fixture(scope="module")
-def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("indexed")
-    index_bm25(tiny, output=folder / "bm25")
-    encode(tiny, model=str(tiny_bert), dtype="fp32", output=folder / "dense")
-    return folder
-
-
-def test_exact_search_equals_exact_fusion_of_complete_lists(tiny: Path, indexed: Path, tmp_path: Path) -> None:
-    both = [indexed / "dense", indexed / "bm25"]
+def test_exact_search_equals_exact_fusion_of_complete_lists(tiny: Path, tiny_runs: Path, tmp_path: Path) -> None:
+    both = [tiny_runs / "dense", tiny_runs / "bm25"]
     lists = [search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in both]
     fused = fuse(lists, output=tmp_path / "f.parquet", method="weighted-sum", weights=[1, 0.5], index=both)
     exact = search(tiny, split="test", exact=True, index=both, weights="1,0.5", output=tmp_path / "e.parquet")
@@ -166,8 +158,8 @@ def test_exact_search_equals_exact_fusion_of_complete_lists(tiny: Path, indexed:
     assert set(manifest.inputs) == {"index 1", "index 2", "queries"}
 
 
-def test_tuned_weights_are_read_from_their_file(tiny: Path, indexed: Path, tmp_path: Path) -> None:
-    both = [indexed / "dense", indexed / "bm25"]
+def test_tuned_weights_are_read_from_their_file(tiny: Path, tiny_runs: Path, tmp_path: Path) -> None:
+    both = [tiny_runs / "dense", tiny_runs / "bm25"]
     lists = [search(tiny, split="test", index=index, output=tmp_path / f"{index.name}.parquet") for index in both]
     weights = tmp_path / "weights.json"
     named = ("--split", "test", "--index", ",".join(map(str, both)))
@@ -179,13 +171,13 @@ def test_tuned_weights_are_read_from_their_file(tiny: Path, indexed: Path, tmp_p
     assert manifest.options["weights"] == json.loads(weights.read_text("utf-8"))["weights"]
 
 
-def test_indexes_that_do_not_fit_together_are_refused(tiny: Path, indexed: Path, made: Path, tmp_path: Path) -> None:
+def test_indexes_that_do_not_fit_together_are_refused(tiny: Path, tiny_runs: Path, made: Path, tmp_path: Path) -> None:
     def refused(match: str | Refusal, *names: Path, **options: Any) -> None:
         words = {"collection": tiny, "split": "test", "exact": True, **options}
         with raises(match):
             search(**words, index=names, output=tmp_path / "x.parquet")
 
-    dense, bm25 = indexed / "dense", indexed / "bm25"
+    dense, bm25 = tiny_runs / "dense", tiny_runs / "bm25"
     refused(refusal("other-corpus", path="bm25"), dense, made / "bm25")
     refused(refusal("needs-indexes"), dense, bm25, bm25)
     refused(refusal("out-of-range", option="weights"), dense, bm25, weights="1,nan")

@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from command import Notices, hybrid, raises, ran
 from small_artifacts import write_corpus
 from tiny_collection import write_lines
 
-from hybrid_cli import BM25, Dense, Retriever, artifacts, open_encoder, open_index, open_retriever, runs
+from hybrid_cli import BM25, Dense, Retriever, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.judged import reused
 from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
@@ -37,7 +35,6 @@ from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
-from hybrid_cli.storage import Kind
 
 DEPTH = 4
 RULES = ("exact", "min", "zero", "ignore", "drop")
@@ -68,16 +65,9 @@ def test_a_search_is_a_fusion_and_live(tiny_runs: Path, tiny: Path, tmp_path: Pa
     retriever = compose(sides, output=tmp_path / "retriever", **chosen)
     searched = runs.read_run(search(tiny, split="test", index=retriever, output=tmp_path / "searched.parquet"))
     exact: dict[str, Any] = {"index": sides} if rule == "exact" else {}
-    fused = runs.read_run(
-        fuse(
-            [tiny_runs / "bm25.parquet", tiny_runs / "dense.parquet"],
-            output=tmp_path / "fused.parquet",
-            **chosen,
-            **exact,
-        )
-    )
-    equal(searched, fused)
     pair = [tiny_runs / "bm25.parquet", tiny_runs / "dense.parquet"]
+    fused = runs.read_run(fuse(pair, output=tmp_path / "fused.parquet", **chosen, **exact))
+    equal(searched, fused)
     equal(runs.read_run(fuse(pair, weights=f"@{retriever}", output=tmp_path / "again.parquet")), fused)
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
     opened = open_retriever(retriever)
@@ -135,11 +125,8 @@ def test_the_default_sums_scores_in_units_of_their_deviations(tiny_runs: Path, t
     stored = json.loads((retriever / "retriever.json").read_text())
     assert (stored["method"], stored["missing"], stored["shares"]) == ("weighted-sum", "exact", [0.3, 0.7])
     whole = {name: open_index(tiny_runs / name).search(queries, 1000) for name in ("bm25", "dense")}
-    both = (
-        whole["dense"]
-        .join(whole["bm25"], on=["qid", "docid"], how="left", suffix="_bm25")
-        .with_columns(pl.col("score_bm25").fill_null(0.0))
-    )
+    both = whole["dense"].join(whole["bm25"], on=["qid", "docid"], how="left", suffix="_bm25")
+    both = both.with_columns(pl.col("score_bm25").fill_null(0.0))
     deviations = [float(both[score].to_numpy().std()) for score in ("score_bm25", "score")]
     np.testing.assert_allclose(stored["scales"], deviations, rtol=1e-5)
     expected = 0.3 / deviations[0] * both["score_bm25"] + 0.7 / deviations[1] * both["score"]
@@ -327,12 +314,10 @@ def test_documents_without_any_text_have_no_default_fusion(tmp_path: Path, tiny_
     assert hits["score"].is_finite().all()
 
 
-def test_a_reranker_rescores_hits_as_rerank_does(tiny_runs: Path, tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
-    torch.manual_seed(3)
-    reranker = tmp_path / "reranker"
-    model = CrossEncoder.load(tiny_bert, device="cpu", train=True, max_length=64, query_max_len=24)
-    with artifacts.open_output(reranker, Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
-        model.save(work)
+def test_a_reranker_rescores_hits_as_rerank_does(
+    tiny_runs: Path, tiny: Path, tiny_bert: Path, reranker: Path, tmp_path: Path
+) -> None:
+    reranker = shutil.copytree(reranker, tmp_path / "reranker")
     sides = [tiny_runs / "bm25", tiny_runs / "dense"]
     first = compose(sides, method="minmax", depth=DEPTH, output=tmp_path / "first")
     whole = compose(

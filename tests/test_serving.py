@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from command import Refusal, hybrid, raises, ran, refusal
 from sparse_models import write_checkpoint
 from tiny_collection import write_lines
 
-from hybrid_cli import artifacts, open_retriever
+from hybrid_cli import open_retriever
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.commands import PrepareFiles
-from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.lexical.analysis import Analyzer
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
@@ -26,7 +24,6 @@ from hybrid_cli.stages.inspect import INTACT, UNCHANGED, inspect
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.stages.update import update
-from hybrid_cli.storage import Kind
 
 ENGINES = ("opensearch", "elasticsearch", "qdrant", "parquet")
 
@@ -226,7 +223,7 @@ def test_a_retriever_leaves_as_one_folder(home: Path) -> None:
     assert {source["path"].split("/", 2)[2] for source in needed} == files
 
 
-def test_passages_shards_appended_documents_and_a_reranker_leave_too(home: Path) -> None:
+def test_passages_shards_appended_documents_and_a_reranker_leave_too(home: Path, reranker: Path) -> None:
     rows = [{"id": f"d{n}", "title": f"T{n}", "text": f"salt water parser number {n} " * (n + 1)} for n in range(9)]
     write_lines(home / "docs.jsonl", rows)
     write_lines(home / "more.jsonl", [{"id": "new", "title": "New", "text": "oxygen and blood " * 12}])
@@ -236,10 +233,7 @@ def test_passages_shards_appended_documents_and_a_reranker_leave_too(home: Path)
     update(home / "first", add=home / "more", output=home / "bm25")
     encode(home / "docs", model=str(home / "model"), output=home / "vectors")
     update(home / "vectors", add=home / "more", output=home / "dense")
-    torch.manual_seed(3)
-    model = CrossEncoder.load(home / "model", device="cpu", train=True, max_length=64, query_max_len=24)
-    with artifacts.open_output(home / "reranker", Kind.RERANKER, "test", inputs={}, options={}).folder() as (work, _):
-        model.save(work)
+    shutil.copytree(reranker, home / "reranker")
     reranked: dict[str, Any] = {"reranker": str(home / "reranker"), "rerank_depth": 3}
     retriever = compose([home / "bm25", home / "dense"], method="rrf", output=home / "hybrid", **reranked)
     hits = shipped(retriever, home)
