@@ -143,7 +143,7 @@ def test_a_sum_has_its_cross_terms(tiny_bert: Path, other_bert: Path, tmp_path: 
     np.testing.assert_allclose(scores, (first + 3 * second) @ documents.T, rtol=1e-4)
 
 
-def test_an_encoder_is_not_combined_with_itself(indexed: Path, tiny: Path, tiny_bert: Path, workdir: Path) -> None:
+def test_an_encoder_is_not_combined_with_itself(tiny_bert: Path, workdir: Path) -> None:
     shutil.copytree(tiny_bert, workdir / "copy")
     both = [str(tiny_bert), "copy"]
     with raises("repeated-input"):

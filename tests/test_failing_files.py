@@ -103,9 +103,7 @@ def test_an_input_error_of_the_disk_names_the_file(read: Callable[[Path], bytes]
 
 @pytest.mark.skipif(not MEMORY.exists(), reason="needs a file whose reads fail")
 @pytest.mark.parametrize("name", ["bad.trec", "bad.tsv", "bad.json", "bad.jsonl", "bad.yaml"])
-def test_an_input_on_a_bad_disk_is_named(
-    name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_on_a_bad_disk_is_named(name: str, here: Path) -> None:
     Path(name).symlink_to(MEMORY)
     command: dict[str, list[object]] = {
         "bad.trec": ["evaluate", "collection", "--split", "test", name],

@@ -109,7 +109,7 @@ def test_versions_of_the_same_second_and_size_are_told_apart(bucket: Bucket) -> 
         assert remote.local_copies([f"{bucket}/weights.json"])[0].read_bytes() == content
 
 
-def test_a_compressed_object_keeps_its_bytes(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_compressed_object_keeps_its_bytes(bucket: Bucket) -> None:
     content = gzip.compress(b'{"docid": "a", "title": "", "text": "a text"}\n')
     bucket.client.put_object(Bucket=bucket.name, Key="docs.jsonl.gz", Body=content)
     assert remote.local_copies([f"{bucket}/docs.jsonl.gz"])[0].read_bytes() == content

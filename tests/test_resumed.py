@@ -151,25 +151,6 @@ class Seen(Callback):
 
     def on_end(self):
         Path("calls.json").write_text(json.dumps([*self.calls, ["end"]]))
-
-
-class Misspelt(Callback):
-    def on_steps(self, step, values): ...
-
-
-class Short(Callback):
-    def on_step(self, step): ...
-
-
-class Other:
-    def on_step(self, step, values): ...
-
-
-class Needs(Callback):
-    def __init__(self, folder): ...
-
-
-function = print
 """
 
 
