@@ -177,38 +177,6 @@ def test_an_index_of_an_earlier_version_keeps_its_parameters(here: Path, one_thr
         assert built.hnsw.efSearch == 77 if kind == "hnsw" else built.nprobe == 3
 
 
-@pytest.mark.heavy
-def test_changed_indexes_work_together(here: Path, one_thread: None) -> None:
-    """Exact hybrid search, exact scores of missing documents, export, inspect and training examples."""
-    for name in ("bm25", "flat"):
-        build(name, "first.parquet", name)
-        changed(name)
-        build(name, "after.parquet", f"whole-{name}")
-    runs = {}
-    for case in ("-3", "whole-"):
-        names = [f"{name}{case}" if case == "-3" else f"{case}{name}" for name in ("flat", "bm25")]
-        search = ["search", "collection", "--split", "test", "--exact", "--index", ",".join(names)]
-        ran(*search, "--output", f"exact{case}.parquet")
-        for index in names:
-            search = ["search", "collection", "--split", "test", "--hits", "3", "--index", index]
-            ran(*search, "--output", f"{index}.parquet")
-        fuse = ["fuse", *(f"{index}.parquet" for index in names), "--method", "weighted-sum", "--missing", "exact"]
-        ran(*fuse, "--index", ",".join(names), "--output", f"fused{case}.parquet")
-        runs[case] = [read_run(Path(f"{kind}{case}.parquet")) for kind in ("exact", "fused")]
-    for mine, other in zip(runs["-3"], runs["whole-"], strict=True):
-        assert mine.drop("score").equals(other.drop("score"))
-        np.testing.assert_allclose(mine["score"], other["score"], atol=1e-5)  # vectors of other batches
-    for command in (
-        ["export", "flat-3", "--format", "pyserini", "--output", "faiss"],
-        ["inspect", "bm25-3"],
-        ["encode", "flat-3", "--index-type", "sq8", "--output", "sq8"],
-        ["mine-negatives", "after", "--split", "train", "--index", "bm25-3", "--output", "examples.parquet"],
-    ):
-        ran(*command)
-    refused = hybrid("mine-negatives", "collection", "--split", "train", "--index", "bm25-3", "--output", "x.parquet")
-    assert (refused.problem, str(refused.fields["path"])) == ("other-corpus", "bm25-3")
-
-
 def test_an_output_that_lacks_a_file_is_not_up_to_date(lexical: Path) -> None:
     """And a list of ids may begin with a byte order mark."""
     Path("ids.txt").write_bytes(b"\xef\xbb\xbf" + Path("gone.txt").read_bytes())
