@@ -235,14 +235,8 @@ def made(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) 
     both = [folder / "bm25", folder / "dense"]
     compose(both, method="weighted-sum", weights="0.5,1", output=folder / "sum")
     compose(both, method="minmax", weights="0.5,0.5", depth=5, output=folder / "minmax")
-    search(
-        folder / "tiny",
-        split="test",
-        exact=True,
-        index=[folder / "dense", folder / "bm25"],
-        weights=[1.0, 0.5],
-        output=folder / "exact.parquet",
-    )
+    output = folder / "exact.parquet"
+    search(folder / "tiny", split="test", exact=True, index=both[::-1], weights=[1.0, 0.5], output=output)
     return folder
 
 

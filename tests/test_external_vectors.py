@@ -179,13 +179,8 @@ def test_vectors_are_searched_by_query_vectors(tiny: Path, tmp_path: Path) -> No
     docids = collection.docids(tiny).to_list()
     qids = collection.read_queries(tiny / "queries.test.parquet")["qid"].to_list()
     documents, queries = random_vectors(len(docids)), random_vectors(len(qids))
-    index = encode(
-        tiny,
-        from_vectors=saved(tmp_path / "d.npy", documents[::-1]),
-        ids=listed(tmp_path / "d.txt", docids[::-1]),
-        shard_size=5,
-        output=tmp_path / "index",
-    )
+    vectors, ids = saved(tmp_path / "d.npy", documents[::-1]), listed(tmp_path / "d.txt", docids[::-1])
+    index = encode(tiny, from_vectors=vectors, ids=ids, shard_size=5, output=tmp_path / "index")
     asked = encode(tiny, split="test", from_vectors=saved(tmp_path / "q.npy", queries), output=tmp_path / "queries")
     run = runs.read_run(search(index=index, queries=asked, hits=1, output=tmp_path / "run.parquet"))
     assert run["docid"].to_list() == [docids[row] for row in (queries @ documents.T).argmax(1)]
@@ -226,12 +221,8 @@ def test_vectors_that_do_not_fit_are_refused(tiny: Path, tmp_path: Path) -> None
         (infinite, None, refusal("values-not-finite")),
         (right.astype("float64") * 1e300, None, refusal("values-not-finite", id=docids[0], count=12)),
     ]
-    for number, (vectors, ids, problem) in enumerate(cases):
+    for vectors, ids, problem in cases:
+        file = listed(tmp_path / "ids.txt", ids) if ids else None
         with raises(problem, HybridError):
-            encode(
-                tiny,
-                from_vectors=saved(tmp_path / "v.npy", vectors),
-                ids=listed(tmp_path / "ids.txt", ids) if ids else None,
-                output=tmp_path / f"index-{number}",
-            )
-        assert not (tmp_path / f"index-{number}").exists()
+            encode(tiny, from_vectors=saved(tmp_path / "v.npy", vectors), ids=file, output=tmp_path / "index")
+        assert not (tmp_path / "index").exists()

@@ -179,15 +179,8 @@ def test_tuned_weights(
 
 
 def test_tuning_chooses_method_and_weights_together(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
-    weights = fuse(
-        both(tiny_runs),
-        output=tmp_path / "w.json",
-        qrels=tiny,
-        split="test",
-        tune=True,
-        index=indexes(tiny_runs),
-        step=0.25,
-    )
+    tuning: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True, "step": 0.25}
+    weights = fuse(both(tiny_runs), output=tmp_path / "w.json", index=indexes(tiny_runs), **tuning)
     content = json.loads(weights.read_text("utf-8"))
     tried = {trial["method"] for trial in content["trials"]}
     assert tried == {"minmax", "zscore", "rrf k=60", "rrf k=10", "weighted-sum"}

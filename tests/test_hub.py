@@ -104,16 +104,8 @@ def test_an_adapter_of_a_model_on_this_machine_is_merged_first(tiny_bert: Path, 
 
 def test_a_prefix_of_several_lines_is_one_row_of_the_card(tiny_bert: Path, tmp_path: Path) -> None:
     write_examples(tmp_path / "train.parquet")
-    words = (
-        "--model",
-        tiny_bert,
-        "--query-prefix",
-        "Instruct: {task}\nQuery: ",
-        "--task",
-        "Find code",
-        "--max-steps",
-        "1",
-    )
-    ran("train-dense", tmp_path / "train.parquet", *words, "--output", tmp_path / "encoder")
+    words = ("--query-prefix", "Instruct: {task}\nQuery: ", "--task", "Find code", "--max-steps", 1)
+    arguments = (tmp_path / "train.parquet", "--model", tiny_bert, *words)
+    ran("train-dense", *arguments, "--output", tmp_path / "encoder")
     ran("export", tmp_path / "encoder", "--format", "hub", "--output", tmp_path / "hub")
     assert '| prefix | "Instruct: Find code\\\\nQuery: " | "" |' in (tmp_path / "hub" / "README.md").read_text("utf-8")

@@ -184,15 +184,7 @@ def test_runs_without_indexes_are_fused(two_indexes: Path) -> None:
     both = [two_indexes / f"{name}.trec" for name in ("bm25", "other")]
     for path in both:
         assert hybrid("export", path.with_suffix(".parquet"), "--format", "trec", "--output", path).code == 0
-    words = [
-        "fuse",
-        *both,
-        "--tune",
-        "--qrels",
-        two_indexes / "judgments.tsv",
-        "--output",
-        two_indexes / "weights.json",
-    ]
-    fusing = next_command(hybrid(*words))
+    words = ("--tune", "--qrels", two_indexes / "judgments.tsv", "--output", two_indexes / "weights.json")
+    fusing = next_command(hybrid("fuse", *both, *words))
     assert fusing[0] == "fuse"
     assert hybrid(*fusing).code == 0

@@ -308,14 +308,9 @@ def test_the_command_accepts_all_options(tiny: Path, paths: list[Path], tmp_path
 
 
 def test_indexes_and_encoders_may_be_named(tiny: Path, study: Study, paths: list[Path], tmp_path: Path) -> None:
-    shown = page(
-        [tiny, *paths],
-        tmp_path,
-        split="test",
-        measure=MEASURES,
-        index=[f"bm25={study.lexical_index}", f"clear={study.lexical_index}", f"clear={study.dense_index}"],
-        model=[f"mine={study.encoder}"],
-    )
+    index = [f"bm25={study.lexical_index}", f"clear={study.lexical_index}", f"clear={study.dense_index}"]
+    named: dict[str, Any] = {"index": index, "model": [f"mine={study.encoder}"]}
+    shown = page([tiny, *paths], tmp_path, split="test", measure=MEASURES, **named)
     sizes = {row["run"]: row["bytes"] for row in shown.rows("memory")}
     dense = sum((study.dense_index / name).stat().st_size for name in ("index.faiss", "docids.parquet"))
     assert sizes["clear"] - sizes["bm25"] == dense

@@ -159,15 +159,9 @@ def test_queries_of_validation_and_left_out_ones_are_untrained(tiny: Path, tiny_
     """Half of the queries are mined with the judgments of all; the other split validates."""
     queries = pl.read_parquet(tiny / "queries.train.parquet")
     queries.head(3).write_parquet(tmp_path / "half.parquet")
-    given: dict[str, Any] = {"sources": "random:2"}
-    mine_negatives(
-        tiny,
-        queries=tmp_path / "half.parquet",
-        qrels=tiny / "qrels.train.parquet",
-        output=tmp_path / "t.parquet",
-        **given,
-    )
-    mine_negatives(tiny, split="test", output=tmp_path / "dev.parquet", **given)
+    half: dict[str, Any] = {"queries": tmp_path / "half.parquet", "qrels": tiny / "qrels.train.parquet"}
+    mine_negatives(tiny, sources="random:2", output=tmp_path / "t.parquet", **half)
+    mine_negatives(tiny, split="test", sources="random:2", output=tmp_path / "dev.parquet")
     options: dict[str, Any] = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 2}
     train_dense(tmp_path / "t.parquet", dev=tmp_path / "dev.parquet", output=tmp_path / "model", **options)
     encode(tiny, model=tmp_path / "model", dtype="fp32", output=tmp_path / "dense")

@@ -41,14 +41,8 @@ def indexed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFactor
     model = str(tiny_bert)
     encode(folder / "tiny", model=model, normalize=True, dtype="fp32", output=folder / "dense", threads=1)
     index_bm25(folder / "tiny", output=folder / "whole", k1=1.2, b=0.5, threads=1)
-    search(
-        folder / "tiny",
-        split="test",
-        exact=True,
-        index=[folder / "dense", folder / "whole"],
-        weights=[1.0, 0.5],
-        output=folder / "exact.parquet",
-    )
+    both, output = [folder / "dense", folder / "whole"], folder / "exact.parquet"
+    search(folder / "tiny", split="test", exact=True, index=both, weights=[1.0, 0.5], output=output)
     return folder
 
 
