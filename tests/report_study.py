@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tiny_collection import TINY_DOCUMENTS, TINY_JUDGEMENTS, TINY_QUERIES, write_lines
@@ -65,20 +66,9 @@ def make(folder: Path, model: Path) -> Study:
     lexical = index_bm25(data, output=folder / "bm25", threads=1)
     bm25 = search(data, split="test", index=lexical, output=folder / "bm25.parquet", threads=1)
     examples = mine_negatives(data, split="train", index=lexical, output=folder / "train.parquet", threads=1)
-    encoder = train_dense(
-        examples,
-        output=folder / "encoder",
-        model=str(model),
-        loss="nll",
-        batch_size=2,
-        epochs=2,
-        learning_rate=1e-3,
-        dtype="fp32",
-        eval_steps=1,
-        dev=examples,
-        dev_queries=4,
-        threads=1,
-    )
+    plan: dict[str, Any] = {"loss": "nll", "batch_size": 2, "epochs": 2, "learning_rate": 1e-3, "dtype": "fp32"}
+    plan |= {"model": str(model), "eval_steps": 1, "dev": examples, "dev_queries": 4, "threads": 1}
+    encoder = train_dense(examples, output=folder / "encoder", **plan)
     index = encode(data, output=folder / "dense", model=str(encoder), threads=1)
     dense = search(data, split="test", index=index, output=folder / "dense.parquet", threads=1)
     fused = fuse([bm25, dense], output=folder / "fused.parquet", method="rrf")

@@ -292,16 +292,8 @@ def test_false_hits_are_those_above_the_threshold_that_keeps_most_answers() -> N
 @pytest.fixture
 def here(workdir: Path) -> Path:
     """Two runs of eight queries, of which q5 to q8 have no answer; one run is cut, and lacks q4, q7 and q8."""
-    rows = [
-        ("q1", "a", 9),
-        ("q2", "a", 8),
-        ("q3", "x", 7),
-        ("q4", "a", 3),
-        ("q5", "x", 6),
-        ("q6", "x", 5),
-        ("q7", "x", 1),
-    ]
-    whole = "".join(f"{qid} Q0 {docid} 1 {score} t\n{qid} Q0 b 2 0 t\n" for qid, docid, score in rows)
+    rows = zip("1234567", "aaxaxxx", (9, 8, 7, 3, 6, 5, 1), strict=True)
+    whole = "".join(f"q{number} Q0 {docid} 1 {score} t\nq{number} Q0 b 2 0 t\n" for number, docid, score in rows)
     Path("whole.trec").write_text(whole)
     Path("cut.trec").write_text("".join(line + "\n" for line in whole.splitlines() if line[:2] not in ("q4", "q7")))
     judged = [(f"q{number}", "a", int(number < 5)) for number in range(1, 7)]

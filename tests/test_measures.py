@@ -370,16 +370,8 @@ def test_one_passage_form_serves_all_questions() -> None:
 
 
 # Query a: x scores 9, four documents score 5, v scores 1. Query b: no equal scores, but the score of a's last hit.
-HITS = [
-    ("a", "x", 9),
-    ("a", "t1", 5),
-    ("a", "good", 5),
-    ("a", "fair", 5),
-    ("a", "t2", 5),
-    ("a", "v", 1),
-    ("b", "v", 1),
-    ("b", "w", 0),
-]
+HITS = [("a", "x", 9), *(("a", docid, 5) for docid in ("t1", "good", "fair", "t2")), ("a", "v", 1)]
+HITS += [("b", "v", 1), ("b", "w", 0)]
 JUDGED = [("a", "good", 2), ("a", "fair", 1), ("a", "t1", 0), ("b", "w", 1), ("c", "z", 1)]
 
 

@@ -296,15 +296,8 @@ def test_rm3_is_tuned_by_cross_validation(made: Path, tmp_path: Path, monkeypatc
     for name, values in {**grid, "GRID": [*product(grid["SIZES"], *grid.values())]}.items():
         monkeypatch.setattr(stage, name, values)
     collection = made / "collection"
-    tuned = search(
-        collection,
-        split="test",
-        index=made / "bm25",
-        rm3=True,
-        tune=True,
-        measure="nDCG@10",
-        output=tmp_path / "t.parquet",
-    )
+    tuning: dict[str, Any] = {"index": made / "bm25", "rm3": True, "tune": True, "measure": "nDCG@10"}
+    tuned = search(collection, split="test", output=tmp_path / "t.parquet", **tuning)
     manifest = artifacts.read_manifest(tuned)
     selected = manifest.counts["rm3"]
     assert sum(each["queries"] for each in selected) == 5  # of six queries, one has no judgments
