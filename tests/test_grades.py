@@ -175,9 +175,10 @@ def test_the_commands_take_every_grade_of_32_bits() -> None:
         means[level] = json.loads(done.out)["runs"][0]["means"]
     assert means[1] == pytest.approx({"nDCG@10": 1 / log2(3) / 2, "MRR@10": 0.25, "Bpref": 0.5})
     assert means[2_147_483_647]["MRR@10"] == 0
-    ran(*"fuse run.trec other.trec --method minmax --tune --qrels qrels.txt --output w.json".split())
+    both = ("--qrels", "qrels.txt", "run.trec", "other.trec")
+    ran("fuse", *both, "--method", "minmax", "--tune", "--output", "w.json")
     assert json.loads(Path("w.json").read_text())["weights"]
-    ran("report", "--qrels", "qrels.txt", "run.trec", "other.trec", "--output", "report.html")
+    ran("report", *both, "--output", "report.html")
 
 
 @pytest.mark.parametrize("grade", ["2147483648", "-2147483649", "-10000000000", "9" * 5000])

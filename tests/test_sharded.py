@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from command import Refusal, hybrid, ran, refusal
+from command import Refusal, hybrid, ran, refusal, refused
 from test_index_updates import parts
 from test_index_updates import searched as searched_parts
 
@@ -139,10 +139,7 @@ def test_shards_that_do_not_fit_are_refused(here: Path, words: str, message: str
         for suffix, source in sources.items():
             shutil.copytree(source, f"{target}{suffix}")
     shutil.rmtree("damaged/shard-00001")
-    done = hybrid("search", "tiny", "--split", "test", *words.split(), "--output", "out.parquet")
-    assert done.code == 2
-    assert done.is_problem(message)
-    assert done.err.count("\n") == 1, done.err
+    refused("search", "tiny", "--split", "test", *words.split(), "--output", "out.parquet", problem=message)
 
 
 def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
@@ -156,10 +153,7 @@ def test_other_commands_refuse_shards_in_one_line(here: Path) -> None:
         "update shards/shard-00000 --add tiny": refusal("other-kind", path="shard-00000"),
         "mine-negatives tiny --split train --index shards": refusal("other-kind", path="shards"),
     }.items():
-        done = hybrid(*command.split(), "--output", "out.parquet")
-        assert done.code == 2, (command, done)
-        assert done.is_problem(message)
-        assert done.err.count("\n") == 1, done.err
+        refused(*command.split(), "--output", "out.parquet", problem=message)
 
 
 def test_completed_shards_survive_an_interruption(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +178,7 @@ def test_shards_of_parts_of_a_corpus_are_searched_next_to_an_index_of_the_whole(
         assert len(hits) == 12
         assert all(hit["title"] is not None for hit in hits)
     assert len(open_index("dense-[0-2]").search("salt", k=12).filter(pl.col("title").is_not_null())) == 12
-    refused = hybrid("search", "--index", "dense-[01],bm25", "--query", "salt")
-    assert refused.code == 2
-    assert (refused.problem, refused.fields["more"], refused.fields["fewer"]) == ("other-corpus", 3, 0)
+    refused("search", "--index", "dense-[01],bm25", "--query", "salt", problem="other-corpus", more=3, fewer=0)
 
 
 __all__ = ["parts"]
@@ -254,15 +246,11 @@ def test_a_shard_that_is_missing_or_damaged_is_named(changed_parts: Path) -> Non
         ("update", "damaged", "--add", "added.parquet"),
         ("update", "damaged", "--add", "first.parquet"),  # no document of an old shard is left
     ):
-        done = hybrid(*words, "--output", "out")
-        assert (done.code, done.err.count("\n")) == (1, 1), done.err
-        assert done.is_problem("damaged", path="bm25.json")
+        refused(*words, "--output", "out", problem="damaged", path="bm25.json", code=1)
     done = hybrid("update", "damaged", "--remove", "first.txt", "--output", "without")
     assert done.code == 0, "the damaged shard is left out"
     shutil.copytree("shards", "missing")
     shutil.rmtree("missing/shard-00001")
     Path("lost.txt").write_text(f"{ids_of(Path('shards/shard-00001'))[0]}\n")
     for words in (("update", "missing", "--remove", "lost.txt"), ("update", "missing", "--add", "added.parquet")):
-        done = hybrid(*words, "--output", "out")
-        assert done.code == 2
-        assert done.is_problem("missing-shard", path="missing")
+        refused(*words, "--output", "out", problem="missing-shard", path="missing")
