@@ -97,7 +97,7 @@ def test_documents_alone_become_a_retriever(source: Path, tmp_path: Path, monkey
     assert "Measured on pseudo-queries (title)" in done.out
 
 
-def test_without_judgments_judging_works(
+def test_without_judgments_the_command_of_judging_is_suggested_and_works(
     made: tuple[Path, Done], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -184,7 +184,9 @@ def test_overwrite_replaces_what_differs_only(source: Path, tmp_path: Path, monk
         ([], refusal("invalid-name", option="output")),
     ],
 )
-def test_options_of_late_stages_count(source: Path, tmp_path: Path, words: list[object], problem: Refusal) -> None:
+def test_options_of_late_stages_are_checked(
+    source: Path, tmp_path: Path, words: list[object], problem: Refusal
+) -> None:
     output = tmp_path / ("out" if words else "a,b")
     done = auto(source, output, *words)
     assert (done.code, done.is_problem(problem)) == (2, True), done

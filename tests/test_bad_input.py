@@ -124,7 +124,7 @@ NO_ID = refusal("missing-value", row=3, column="docid")
     ],
     ids=["empty", "twice", "without id", "empty id"],
 )
-def test_a_corpus_without_index(
+def test_a_corpus_that_cannot_be_indexed_is_refused_and_leaves_no_files(
     here: Path, command: str, change: Callable[[pl.DataFrame], pl.DataFrame], problem: Refusal
 ) -> None:
     change_corpus(change)

@@ -54,7 +54,7 @@ def test_the_next_training_and_a_student_of_a_binary_encoder_are_not_binary(trai
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_vectors_of_length_1(
+def test_vectors_of_length_1_are_rescaled_and_others_are_not(
     trained: Path, tiny_bert: Path, tmp_path: Path, normalize: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan: dict[str, Any] = {**PLAN, "max_steps": 1, "model": str(tiny_bert), "normalize": normalize}

@@ -182,7 +182,9 @@ def test_usage_errors_are_one_line_and_exit_2(workdir: Path, arguments: list[str
 @pytest.mark.parametrize(
     "error", [KeyError("nothing"), EOFError("no data left"), MemoryError(), RuntimeError("std::bad_alloc")]
 )
-def test_a_bug_and_a_failed_allocation(judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_bug_and_a_failed_allocation_are_reported_in_one_line_and_exit_1(
+    judged: list[Path], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     from hybrid_cli.reporting import tables
 
     def fail(*_: object) -> None:
@@ -334,7 +336,9 @@ def test_square_brackets_in_a_cell_are_printed(capsys: pytest.CaptureFixture[str
     assert "'hybrid_cli[bench]'" in capsys.readouterr().out
 
 
-def test_a_resumed_step_counts_own_work(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_step_counts_its_own_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(console, "WORTH_A_LINE_SECONDS", -1)
     monkeypatch.setattr(console, "HEARTBEAT_SECONDS", -1)
     with console.progress("train", 10, "steps", done=6) as advance:

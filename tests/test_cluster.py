@@ -87,7 +87,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("work", cases(STAGES, "search, dense", "mine-negatives"))
-def test_bytes_are_those_of_one(
+def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
     work: str, machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_blocks(monkeypatch)
@@ -161,7 +161,9 @@ def files(tmp_path: Path) -> list[Path]:
     return sorted(tmp_path.glob("[a-d].*"))
 
 
-def test_files_on_a_cluster(machines: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_on_a_cluster(
+    machines: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "ROWS", 2)
     columns = {"url": "url"}
     local = prepare(PrepareFiles(files, document_columns=columns, output=tmp_path / "here"))

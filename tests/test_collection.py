@@ -133,7 +133,9 @@ def test_columns_of_queries_are_found_as_by_prepare_files(tmp_path: Path, name: 
         ("q.tsv", '1\tquery\n2\t"text"\n', [("1", "query"), ("2", '"text"')]),
     ],
 )  # fmt: skip # a file per line
-def test_numbers_and_quotes_are_kept(tmp_path: Path, name: str, text: str, expected: list[tuple[str, str]]) -> None:
+def test_numbers_and_quotes_are_kept_as_they_are(
+    tmp_path: Path, name: str, text: str, expected: list[tuple[str, str]]
+) -> None:
     (tmp_path / name).write_text(text)
     assert collection.read_queries(tmp_path / name).select("qid", "text").rows() == expected
 
@@ -222,7 +224,9 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
         ("q1\tsalt\nq2\ttwo tides\n", [("q1", "salt"), ("q2", "two tides")]),
     ],
 )
-def test_lines_are_queries_with_ids_of_texts(tmp_path: Path, content: str, queries: list[tuple[str, str]]) -> None:
+def test_lines_are_queries_with_ids_of_their_texts(
+    tmp_path: Path, content: str, queries: list[tuple[str, str]]
+) -> None:
     """Numbers of lines gave the judgments of a query to another, after a line was inserted."""
     (tmp_path / "q.txt").write_bytes(content.encode())
     queries = [(qid or text_id(text), text) for qid, text in queries]

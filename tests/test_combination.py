@@ -78,7 +78,9 @@ def found(tiny: Path, index: Path, output: Path, weight: float | None = None, mo
 
 
 @pytest.mark.parametrize("weight", [None, 0.0, 2.5, -1.0])
-def test_flat_scores_are_the_sum_of_both(indexed: Path, tiny: Path, tmp_path: Path, weight: float | None) -> None:
+def test_flat_scores_are_the_sum_of_both_scores(
+    indexed: Path, tiny: Path, tmp_path: Path, weight: float | None
+) -> None:
     both = found(tiny, indexed / "both", tmp_path / "both.parquet", weight)
     dense = found(tiny, indexed / "dense", tmp_path / "dense.parquet")
     lexical = found(tiny, indexed / "lambda", tmp_path / "lambda.parquet")
@@ -97,7 +99,7 @@ def test_extreme_weights_give_the_rankings_of_the_single_encoders(indexed: Path,
         assert order.to_list() == shared["docid"].to_list()
 
 
-def test_the_combination_is_stored(
+def test_encoding_with_two_models_stores_the_combination_in_the_index(
     indexed: Path, tiny: Path, tiny_bert: Path, tiny_lambda: Path, tmp_path: Path
 ) -> None:
     dense, lexical = tmp_path / "dense", tmp_path / "lambda"
@@ -117,7 +119,9 @@ def test_the_combination_is_stored(
 
 
 @pytest.mark.parametrize("mode", ["concat", "sum"])
-def test_two_indexes(indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path, mode: Any) -> None:
+def test_indexes_are_combined(
+    indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path, mode: Any
+) -> None:
     if mode == "concat":
         second, model = indexed / "lambda", str(indexed / "model" / "part-2")
     else:
@@ -205,7 +209,7 @@ def tuned_counts(model: Path) -> dict[str, Any]:
     return cast(dict[str, Any], artifacts.read_manifest(model).counts["tuned"])
 
 
-def test_tuning_shows_each_encoder(
+def test_tuning_shows_each_encoder_alone_and_no_held_out_score_of_one_query(
     indexed: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = [indexed / "model" / "part-1", indexed / "model" / "part-2"]
@@ -232,7 +236,7 @@ def test_tuning_shows_each_encoder(
         combine(models, output=tmp_path / "t", tune=one, **options)
 
 
-def test_another_combination_is_no(
+def test_another_combination_fails(
     indexed: Path, tiny: Path, tiny_bert: Path, other_bert: Path, tmp_path: Path
 ) -> None:
     other = combine([tiny_bert, other_bert], output=tmp_path / "other")
@@ -284,7 +288,9 @@ def test_an_ensemble_grows_index_by_index(ensembles: Path, tiny: Path, tmp_path:
     np.testing.assert_allclose(runs[0]["score"], runs[1]["score"], atol=1e-5)
 
 
-def test_the_residual_learner_starts_at_the_sum(mined: Path, ensembles: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_the_residual_learner_starts_at_the_loss_of_the_ensemble(
+    mined: Path, ensembles: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     """With the scores of the ensemble, the loss of the first step is lower than that of an untrained learner."""
     residual: dict[str, Any] = {"loss": "residual-nll", "scorer": str(ensembles / "1")}
     losses = {}

@@ -65,7 +65,9 @@ judgments = st.dictionaries(
 
 
 @given(runs, judgments, st.sampled_from([1, 2]))
-def test_ranks_of_pytrec_eval(lists: dict[str, list[str]], judged: dict[str, dict[str, int]], level: int) -> None:
+def test_the_rank_is_that_of_pytrec_eval(
+    lists: dict[str, list[str]], judged: dict[str, dict[str, int]], level: int
+) -> None:
     found: dict[str, int | None] = dict(first_relevant(as_run(lists), as_qrels(judged), level).rows())
     assert set(found) == {qid for qid, grades in judged.items() if max(grades.values()) >= level}
     evaluator = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}, relevance_level=level)

@@ -42,7 +42,9 @@ def last_states(folder: Path, texts: list[str], side: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_vectors_are_the_last_states_on_both_sides(models: dict[str, Path], kind: str, tmp_path: Path) -> None:
+def test_vectors_are_the_last_states_with_padding_on_both_sides(
+    models: dict[str, Path], kind: str, tmp_path: Path
+) -> None:
     encoder = TransformerEncoder.load(models[kind], pooling="last", normalize=True, append_eos=True)
     vectors = encoder.encode_documents([""] * len(TEXTS), TEXTS)
     for side in ("left", "right"):

@@ -63,7 +63,7 @@ def hits(index: LexicalIndex, query: str, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("most", "limit", "origin"), [(4, 12, CORPUS), (4, 11, HITS), (1, 11, HITS)])
-def test_searched_documents(
+def test_dev_queries_search_the_corpus_or_the_best_hits(
     made: Path, index: LexicalIndex, monkeypatch: pytest.MonkeyPatch, most: int, limit: int, origin: str
 ) -> None:
     monkeypatch.setattr(dev_set, "MOST_HITS", most)
@@ -143,7 +143,9 @@ def top_hits(model: Path) -> list[str]:
     return list(dict.fromkeys(TINY_DOCUMENTS[place][0] for place in best))
 
 
-def test_each_validation_is_retrieval_by_the_model_of_its_step(made: Path, tiny_bert: Path, tmp_path: Path) -> None:
+def test_each_validation_is_full_retrieval_by_the_model_of_its_step(
+    made: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
     """The models of the steps are those of trainings that end there."""
     examples = made / "train.parquet"
     steps: dict[str, Any] = {**PLAN, "schedule": "constant", "warmup": 0, "dev": examples, "keep": "last"}
@@ -183,7 +185,7 @@ def test_validations_encode_at_most_as_many_documents_as_the_training_and_the_be
     assert curve.filter(name="dev_MRR@10", step=best)["value"].item() == pytest.approx(full_retrieval(made, out))
 
 
-def test_start_wins(
+def test_the_start_may_win(
     made: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
     values = iter([0.5, 0.4, 0.3])

@@ -176,15 +176,27 @@ def test_the_formula_of_opensearch_by_hand() -> None:
     assert scores == pytest.approx({docid: score / 2 for docid, score in expected.items()})
 
 
-def test_limits_and_factors() -> None:
+def test_a_hybrid_query_of_opensearch_has_at_most_five_lists() -> None:
     sides = (Field("contents", 1.0), *(Field(f"vector_{n}", 1.0, 2) for n in range(5)))
     fusion = Fusion(FusionRecipe("minmax", (1.0,) * 6, "zero"), sides, 50, K1)
     with raises("too-many-indexes", limit=5):
         ENGINES["opensearch"]().translate(fusion)
     assert ENGINES["elasticsearch"]().translate(fusion) is not None
+
+
+def test_elasticsearch_divides_the_weight_of_bm25_by_its_factor() -> None:
     body, _ = translated("elasticsearch", fusion_of("elasticsearch", "weighted-sum", (0.5, 2.0)))
     source = body["query"]["script_score"]["script"]["source"]
     assert f"{0.5 / (K1 + 1):g} * _score + 2 * dotProduct(params.vector, 'vector')" in source
+
+
+def test_elasticsearch_bends_negative_inner_products() -> None:
+    _, translation = translated("elasticsearch", fusion_of("elasticsearch", "minmax", (0.0, 1.0), unit=False))
+    assert len(translation.differences) == 2
+    scores = scores_of(
+        translation.formula, candidates({"contents": {"a": 1.0}, "vector": {"b": 3.0, "c": 1.0, "d": -1.0}})
+    )
+    assert scores["c"] == pytest.approx((2 - 0.5) / (4 - 0.5))
 
 
 def test_elasticsearch_has_the_linear_retriever() -> None:
@@ -204,19 +216,16 @@ def test_elasticsearch_has_the_linear_retriever() -> None:
     assert single == pytest.approx({"a": 0.25 * 3.0, "b": 0.75 * 0.6})  # equal scores remain
 
 
-def test_fusions_of_elasticsearch() -> None:
-    _, translation = translated("elasticsearch", fusion_of("elasticsearch", "minmax", (0.0, 1.0), unit=False))
-    assert len(translation.differences) == 2
-    scores = scores_of(
-        translation.formula, candidates({"contents": {"a": 1.0}, "vector": {"b": 3.0, "c": 1.0, "d": -1.0}})
-    )
-    assert scores["c"] == pytest.approx((2 - 0.5) / (4 - 0.5))
+def test_elasticsearch_has_the_rrf_retriever() -> None:
     body, translation = translated("elasticsearch", fusion_of("elasticsearch", "rrf", (1.0, 3.0)))
     rrf = body["retriever"]["rrf"]
     assert (rrf["rank_constant"], rrf["rank_window_size"]) == (60, 50)
     assert [each["weight"] for each in rrf["retrievers"]] == [0.25, 0.75]
     scores = scores_of(translation.formula, candidates(LISTS))
     assert scores["b"] == pytest.approx(0.25 / 62 + 0.75 / 61)
+
+
+def test_elasticsearch_normalizes_lengths_of_its_own_scores() -> None:
     fusion = fusion_of("elasticsearch", "minmax", (0.5, 0.5))
     recipe = FusionRecipe("combsum", (0.5, 0.5), "zero", "l2")
     body, translation = translated("elasticsearch", Fusion(recipe, fusion.fields, 50, K1))

@@ -52,7 +52,7 @@ def closed() -> io.StringIO:
     ],
 )
 @pytest.mark.parametrize("command", ["judge", "search"])
-def test_unreadable_stdin(
+def test_standard_input_that_cannot_be_read_ends_in_one_line(
     command: str, stream: Any, problem: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = write_runs(tmp_path)
@@ -176,7 +176,7 @@ def write_into(path: Path, write: Callable[[pl.DataFrame, Any], None]) -> None:
 
 
 @pytest.mark.parametrize("write", [pl.DataFrame.write_csv, pl.DataFrame.write_parquet])
-def test_a_library_that_fails_to_write(
+def test_an_error_of_a_library_that_writes_an_output_is_one_of_the_output(
     write: Callable[[pl.DataFrame, Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Polars replaces the error of a file by one of its own, perhaps after it wrote again."""
@@ -186,11 +186,13 @@ def test_a_library_that_fails_to_write(
     assert explained(caught.value)[2]["role"] == "output"
 
 
-def test_errors_of_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_library_that_opens_an_output_by_name_is_one_of_the_output(tmp_path: Path) -> None:
     with pytest.raises(SafetensorError) as caught, disk.by_name(tmp_path / "x"):
         raise SafetensorError("I/O error: Input/output error (os error 5)")
     assert explained(caught.value)[2]["role"] == "output"
 
+
+def test_an_unwritable_lock_is_an_error_of_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int, data: bytes) -> int:
         raise OSError(errno.EIO, "Input/output error")
 

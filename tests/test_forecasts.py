@@ -59,7 +59,7 @@ FORECASTS: dict[str, Callable[[Path, Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("case", FORECASTS)
-def test_forecasts_grow(
+def test_a_stage_forecasts_what_grows_with_the_collection(
     case: str, tiny: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
 ) -> None:
     monkeypatch.setattr(console, "MUCH", 0)

@@ -117,21 +117,24 @@ def test_exact_scores_need_the_index_of_each_run(tiny_runs: Path, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_exact_scores_need_the_queries(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+def test_exact_scores_refuse_queries_that_have_changed(made: Path, tiny: Path, tmp_path: Path) -> None:
     queries = tmp_path / "queries.tsv"
     queries.write_text("001\twhat does the moon do to the oceans\n")
-    run = search(None, queries=queries, index=tiny_runs / "bm25", hits=1, output=tmp_path / "one.parquet")
-    other = search(None, queries=queries, index=tiny_runs / "dense", hits=1, output=tmp_path / "two.parquet")
+    run = search(None, queries=queries, index=made / "bm25", hits=1, output=tmp_path / "one.parquet")
+    other = search(None, queries=queries, index=made / "dense", hits=1, output=tmp_path / "two.parquet")
     queries.write_text("001\tanother text\n")
-    settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(tiny_runs)}
+    settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
     with raises("input-changed"):
         fuse([run, other], **settings)
     assert len(runs.read_run(fuse([run, other], **settings, queries=tiny, split="test")))
+
+
+def test_exact_scores_of_a_foreign_run_need_its_queries(made: Path, tiny: Path, tmp_path: Path) -> None:
     foreign = trec_file(tmp_path / "x.trec", ("001", "007", 1, 1.0), ("003", "lungs", 1, 1.0))
-    settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(tiny_runs)}
+    settings: dict[str, Any] = {"output": tmp_path / "f.parquet", "method": "weighted-sum", "index": indexes(made)}
     with raises("queries-missing"):
-        fuse([both(tiny_runs)[0], foreign], **settings)
-    assert len(runs.read_run(fuse([both(tiny_runs)[0], foreign], **settings, queries=tiny, split="test")))
+        fuse([both(made)[0], foreign], **settings)
+    assert len(runs.read_run(fuse([both(made)[0], foreign], **settings, queries=tiny, split="test")))
 
 
 def test_the_encoder_is_opened_once_for_all_blocks(tiny_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +151,7 @@ def mean_reciprocal_rank(run: Path, qrels: Path) -> float:
     return float(evaluate_run(runs.read_run(run), pl.read_parquet(qrels), ["MRR@10"])["value"].to_numpy().mean())
 
 
-def test_tuned_weights(
+def test_tuned_weights_are_read_by_a_later_fusion(
     tiny_runs: Path, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], notices: Notices
 ) -> None:
     weights = fuse(
@@ -198,7 +201,9 @@ def test_tuning_chooses_method_and_weights_together(tiny_runs: Path, tiny: Path,
         ("spar", {(1.0, weight) for tenth in range(1, 11) for weight in (tenth / 10, 10 / tenth)}),
     ],
 )
-def test_published(tiny_runs: Path, tiny: Path, tmp_path: Path, grid: Any, weights: set[tuple[float, float]]) -> None:
+def test_a_published_grid(
+    tiny_runs: Path, tiny: Path, tmp_path: Path, grid: Any, weights: set[tuple[float, float]]
+) -> None:
     settings: dict[str, Any] = {"method": "weighted-sum", "missing": "min", "qrels": tiny, "split": "test"}
     path = fuse(both(tiny_runs), output=tmp_path / "w.json", tune=True, grid=grid, **settings)
     trials = {tuple(trial["weights"]) for trial in json.loads(path.read_text("utf-8"))["trials"]}

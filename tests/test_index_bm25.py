@@ -60,7 +60,7 @@ def test_other_fields_are_not_indexed(tiny: Path, tmp_path: Path) -> None:
     assert open_bm25(index).search(pl.DataFrame({"qid": ["q"], "text": ["Okapi"]}), 5).is_empty()
 
 
-def test_an_interrupted_call_keeps_its_parts(
+def test_an_interrupted_call_keeps_its_parts_and_threads_change_no_byte(
     tiny: Path, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C after both parts are built: the next call builds neither of them."""
@@ -75,7 +75,9 @@ def test_an_interrupted_call_keeps_its_parts(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_another_k1_is_stored(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices) -> None:
+def test_another_k1_and_b_are_stored_without_reading_the_corpus(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices: Notices
+) -> None:
     index = index_bm25(tiny, output=tmp_path / "bm25")
     before, made = storage.fingerprint(index), inodes(index)
     monkeypatch.setattr("hybrid_cli.stages.index_bm25.build", None)
@@ -148,7 +150,7 @@ def test_tuning_is_recorded(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_tuning_without_gain(
+def test_tuning_without_a_held_out_gain_keeps_k1_and_b(
     tiny: Path, tmp_path: Path, notices: Notices, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
     start = (1.2, 0.75) if exists else (0.9, 0.4)

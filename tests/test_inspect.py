@@ -114,7 +114,9 @@ def test_an_encoder_has_the_validation_of_its_best_step(tmp_path: Path, capsys: 
     assert "  dev_MRR  0.5 (step 2)\n" in printed
 
 
-def test_fusion_weights(searched: list[str], tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fusion_weights_have_method_weights_and_evidence(
+    searched: list[str], tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [searched[0].removeprefix("sparse="), searched[1]]
     tuned = fuse(given, output=tmp_path / "weights.json", tune=True, qrels=tiny, split="test")
     stored = json.loads(tuned.read_text())
@@ -128,7 +130,9 @@ def test_fusion_weights(searched: list[str], tiny: Path, tmp_path: Path, capsys:
     assert "first lines" not in printed
 
 
-def test_a_static_encoder_has_vectors(tiny_lambda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_static_encoder_has_its_longest_vectors(
+    tiny_lambda: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from safetensors.numpy import load_file
 
     found = inspect(tiny_lambda)["weights"]

@@ -42,13 +42,17 @@ def shown_hits(out: str) -> list[tuple[str, str]]:
     ]
 
 
-def test_pools(two_runs: Path) -> None:
+def test_a_pool_has_the_first_hits_of_every_run_once(two_runs: Path) -> None:
     opened = [runs.open_run(Path(path)) for path in RUNS]
     for depth in (1, 3):
         found = {pool.qid: set(pool.docids) for pool in pools(opened, depth, seed=1)}
         for qid in QIDS:
             tops = [run.table().filter((pl.col("qid") == qid) & (pl.col("rank") <= depth))["docid"] for run in opened]
             assert found[qid] == set(tops[0]) | set(tops[1])
+
+
+def test_queries_with_different_hits_come_first_and_seeds_change_the_order(two_runs: Path) -> None:
+    opened = [runs.open_run(Path(path)) for path in RUNS]
     found = pools(opened, 4, seed=1)
     shares = [pool.disagreement for pool in found]
     assert shares == sorted(shares, reverse=True)
@@ -57,7 +61,11 @@ def test_pools(two_runs: Path) -> None:
     orders = {tuple(pool.qid for pool in pools(opened, 4, seed, shuffled=True)) for seed in range(20)}
     assert len(orders) > 10
     assert pools(opened, 4, seed=1) == found
-    # A third run with other hits does not reorder the first ones; the place does not identify the run.
+
+
+def test_the_order_of_hits_is_unrelated_to_the_run_and_its_ranks(two_runs: Path) -> None:
+    """A third run with other hits does not reorder the first ones; the place does not identify the run."""
+    opened = [runs.open_run(Path(path)) for path in RUNS]
     alone = {pool.qid: pool.docids for pool in pools(opened[:1], 4, seed=3)}
     both = {pool.qid: pool.docids for pool in pools(opened, 4, seed=3)}
     for qid, docids in alone.items():

@@ -274,7 +274,7 @@ def test_an_answer_that_trickles_ends_after_the_timeout(two_runs: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "status"), [("two\nlines", "not-a-key"), ("ends\n", "")])
-def test_a_key_that_is_no_header(
+def test_a_key_that_is_no_header_is_not_printed(
     two_runs: Path, server: Server, monkeypatch: pytest.MonkeyPatch, key: str, status: str
 ) -> None:
     monkeypatch.setenv("HYBRID_API_KEY", key)

@@ -147,7 +147,9 @@ def test_every_sentence_gets_the_hits_of_search(tiny: Path, tiny_bm25: Path, tmp
     assert notices.says("up-to-date")
 
 
-def test_given_queries_keep_their_ids(tiny: Path, tiny_bm25: Path, tmp_path: Path, notices: Notices) -> None:
+def test_given_queries_keep_their_ids_if_they_have_hits(
+    tiny: Path, tiny_bm25: Path, tmp_path: Path, notices: Notices
+) -> None:
     """Query 005 has only stop words, and no document has the words of 006."""
     found = labels_of(tiny, tmp_path / "labels", index=tiny_bm25, split="test")
     assert found["qid"].to_list() == ["001", "002", "003", "004"]
@@ -181,7 +183,7 @@ def test_a_retriever_gives_the_labels_of_its_run(tiny: Path, retriever: Path, tm
     assert found.equals(labels_of(tiny, tmp_path / "by-run", run=run, split="test", depth=3))
 
 
-def test_labels_of_a_run_follow_its_order(
+def test_labels_of_a_run_in_another_order_follow_it_and_hold_no_hits(
     tiny: Path, tiny_bm25: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries = collections.read_queries(collections.queries_path(tiny, "test"))

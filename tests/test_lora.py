@@ -159,7 +159,9 @@ def test_only_the_adapter_and_the_projection_are_trained(tiny_bert: Path) -> Non
     assert any("projection" in name for name in trained)
 
 
-def test_another_base(made: Path, adapted: Path, models: dict[str, Path], tiny_bert: Path, tmp_path: Path) -> None:
+def test_another_base_model(
+    made: Path, adapted: Path, models: dict[str, Path], tiny_bert: Path, tmp_path: Path
+) -> None:
     copy = copied(adapted, tmp_path / "copy")
     base = json.loads((copy / "base_model.json").read_text())
     for name in (str(models["qwen2"]), str(tiny_bert), str(adapted)):

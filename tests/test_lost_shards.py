@@ -150,7 +150,7 @@ def test_a_shard_that_vanishes_before_the_index_is_built_is_missed(
         assert not (tmp_path / name).exists()
 
 
-def test_a_lost_shard_is_encoded(
+def test_an_encode_that_lost_a_shard_is_repeated(
     whole: Path, tiny: Path, tiny_lambda: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue("losing")

@@ -234,7 +234,7 @@ def index_collection(corpus: Path, folder: Path) -> None:
     jvm.java_class("io.anserini.index.IndexCollection")(arguments).run()
 
 
-def test_index_collection(
+def test_lucenes_index_is_that_of_index_collection(
     docstrings: list[tuple[str, str, str]], index: Path, questions: pl.DataFrame, tmp_path: Path
 ) -> None:
     """Counts, document lengths, and the hits of BM25 and RM3, which reads the document vectors."""

@@ -151,7 +151,7 @@ queries = st.sampled_from(["q1", "q2", "007", "NA", "zwei Wörter"])
     judgments=st.dictionaries(queries, grades, min_size=1),
     level=st.integers(1, 2),
 )
-def test_every_measure_of_pytrec_eval(
+def test_every_measure_equals_pytrec_eval_on_runs_without_ties(
     orders: dict[str, tuple[list[str], int]], judgments: dict[str, dict[str, int]], level: int
 ) -> None:
     orders.setdefault(next(iter(judgments)), (["d1", "d2"], 2))

@@ -236,7 +236,9 @@ def as_sets(chosen: pl.DataFrame, examples: pl.DataFrame) -> dict[tuple[str, str
     st.integers(0, 5),
     st.integers(0, 2**40),
 )
-def test_no_relevant_document_is_drawn(pairs: list[tuple[str, int]], count: int, random: int, seed: int) -> None:
+def test_a_judged_relevant_document_is_never_drawn_and_none_is_drawn_twice(
+    pairs: list[tuple[str, int]], count: int, random: int, seed: int
+) -> None:
     examples = examples_of(*((qid, f"d{number}") for qid, number in pairs))
     sources = [NegativeSource("bm25", count), *([NegativeSource(RANDOM, random)] if random else [])]
     chosen, _ = drawn(examples, sources, seed=seed)
@@ -355,7 +357,9 @@ def test_same_text_finds_copies_of_any_positive_of_the_query() -> None:
     assert set(found.iter_rows()) == {("q1", "p"), ("q1", "copy"), ("q1", "moved")}
 
 
-def test_sets_over_one_corpus_keep_their_queries_apart(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
+def test_sets_over_one_corpus_keep_their_queries_apart_and_share_documents(
+    tiny: Path, tiny_bm25: Path, tmp_path: Path
+) -> None:
     shutil.copytree(tiny, tmp_path / "nq")
     shutil.copytree(tiny, tmp_path / "web")
     options: dict[str, Any] = {"split": "train", "index": tiny_bm25, "negatives": 3}

@@ -246,10 +246,14 @@ def test_processes_that_would_share_a_gpu_are_refused(
         pick_device(device)
 
 
-def test_backends_of_processes(gpus: Callable[..., Any]) -> None:
+def test_a_process_uses_its_gpu_before_nccl_starts(gpus: Callable[..., Any]) -> None:
     calls = gpus(2, local_rank=1, processes=2)
     parallel.start(pick_device("auto"))
     assert calls == [("use", "cuda:1"), ("join", "nccl", "cuda:1")]
+
+
+def test_processes_on_cpus_of_a_machine_with_gpus_use_gloo(gpus: Callable[..., Any]) -> None:
+    calls = gpus(2, local_rank=1, processes=2)
     parallel.start(pick_device("cpu"))
     assert calls == [("join", "gloo", "None")]
 

@@ -96,7 +96,9 @@ def test_depth_counts_documents(made: Path, tmp_path: Path, index: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("method", [None, "minmax", "rrf"])
-def test_a_search_is_a_fusion_and_live(made: Path, tmp_path: Path, method: str | None, rule: GroupRule) -> None:
+def test_a_search_is_a_fusion_and_that_of_python(
+    made: Path, tmp_path: Path, method: str | None, rule: GroupRule
+) -> None:
     depth = 4
     sides = [made / "bm25", made / "dense"]
     how: dict[str, Any] = {"method": method, "weights": [0.3, 0.7]} if method else {}

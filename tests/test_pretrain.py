@@ -71,7 +71,7 @@ def test_two_libraries_open_the_output(corpus: Path, tiny_bert: Path, tmp_path: 
 
 
 @BOTH
-def test_a_second_pretraining(
+def test_a_second_pretraining_continues_with_the_heads_of_the_first(
     corpus: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, cocondenser: bool
 ) -> None:
     plan = {**PLAN, "cocondenser": cocondenser}
@@ -86,7 +86,9 @@ def test_a_second_pretraining(
 
 
 @BOTH
-def test_training_of_it(corpus: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, cocondenser: bool) -> None:
+def test_training_starts_from_it(
+    corpus: Path, tiny_bert: Path, tmp_path: Path, notices: Notices, cocondenser: bool
+) -> None:
     from test_train_dense import write_examples
 
     plan = {**PLAN, "max_steps": 2, "cocondenser": cocondenser}

@@ -142,7 +142,7 @@ def count_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("cocondenser", [False, True])
-def test_a_process_tokenizes(
+def test_a_process_tokenizes_the_documents_of_its_share(
     open_corpus: Callable[..., Corpus], monkeypatch: pytest.MonkeyPatch, cocondenser: bool
 ) -> None:
     """The shares of two processes are the batches of one."""
@@ -217,12 +217,16 @@ def test_the_gradient_is_that_of_the_sum_of_the_terms(tiny_bert: Path) -> None:
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_measured_terms(tiny_bert: Path) -> None:
+def test_measured_terms_equal_trained_terms(tiny_bert: Path) -> None:
     batch = batch_of()
     for cocondenser, names in ((False, ["mlm"]), (True, ["mlm", "condenser_mlm", "span_contrast"])):
         mine = learner(tiny_bert, cocondenser, None)
         terms = mine.backward(batch, lambda loss: loss)
         assert list(terms) == names
         assert mine.measure(batch) == pytest.approx({f"held_out_{name}": terms[name].item() for name in names})
+
+
+def test_a_batch_without_masked_words_has_no_loss(tiny_bert: Path) -> None:
+    batch = batch_of()
     nothing = Spans(batch.ids, [np.full(len(ids), IGNORED) for ids in batch.ids])
     assert learner(tiny_bert, False, None).backward(nothing, lambda loss: loss)["mlm"] == 0

@@ -324,7 +324,9 @@ def test_a_head_of_three_labels_is_replaced_in_training(tiny_bert: Path, tmp_pat
         ({"reranker.json": '{"most": 20}'}, refusal("json-unknown-field", path="reranker.json")),
     ],
 )
-def test_other_files_fail(trained_reranker: Path, tmp_path: Path, files: dict[str, str], words: str | Refusal) -> None:
+def test_other_files_are_refused(
+    trained_reranker: Path, tmp_path: Path, files: dict[str, str], words: str | Refusal
+) -> None:
     copy = changed(trained_reranker, tmp_path / "copy")
     for name, content in files.items():
         (copy / name).write_text(content, "utf-8")

@@ -94,7 +94,7 @@ PARTS: dict[str, tuple[Callable[..., Path], str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_complete_parts_are_not_computed_again(
+def test_parts_that_are_complete_are_not_computed_again(
     here: Path, reranker: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     compose([Path("bm25"), Path("dense")], method="minmax", output=Path("retriever"))

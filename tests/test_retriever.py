@@ -58,7 +58,9 @@ def equal(run: pl.DataFrame, other: pl.DataFrame, tolerance: float = 0.0) -> Non
         if (method, RULES[(number + step) % len(RULES)]) != ("product", "drop")  # refused: few common documents
     ],
 )
-def test_a_search_is_a_fusion_and_live(tiny_runs: Path, tiny: Path, tmp_path: Path, method: str, rule: str) -> None:
+def test_a_search_is_a_fusion_and_that_of_python(
+    tiny_runs: Path, tiny: Path, tmp_path: Path, method: str, rule: str
+) -> None:
     sides = [tiny_runs / "bm25", tiny_runs / "dense"]
     chosen: dict[str, Any] = {"method": method, "missing": rule, "weights": [0.3, 0.7], "depth": DEPTH}
     chosen |= {"normalize": "minmax"} if method == "product" else {}  # of raw scores, 0 is refused
@@ -117,7 +119,9 @@ def test_the_law_holds_elsewhere(collection: Callable[[Path], Path], tiny_bert: 
     assert compared > 60
 
 
-def test_the_default_sums_scores_in_units_of_their_deviations(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+def test_the_default_sums_exact_scores_in_units_of_their_deviations(
+    tiny_runs: Path, tiny: Path, tmp_path: Path
+) -> None:
     queries = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text")
     retriever = compose(
         [tiny_runs / "bm25", tiny_runs / "dense"], queries=tiny, split="test", output=tmp_path / "retriever"
@@ -137,7 +141,7 @@ def test_the_default_sums_scores_in_units_of_their_deviations(tiny_runs: Path, t
 
 
 @pytest.mark.parametrize(("method", "rule"), [("minmax", "zero"), ("weighted-sum", "exact"), ("rrf", "ignore")])
-def test_indexes_in_memory(
+def test_indexes_in_memory_have_the_hits_of_those_on_disk(
     tiny_runs: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, method: str, rule: Missing
 ) -> None:
     documents = pl.read_parquet(tiny / "corpus.parquet")
@@ -277,7 +281,7 @@ def test_runs_of_other_indexes_do_not_take_the_weights_of_a_retriever(tiny_runs:
         fuse([*pair, third], weights=f"@{retriever}", output=tmp_path / "fused.parquet")
 
 
-def test_weights_of_a_trained_encoder(
+def test_the_default_weights_of_a_trained_encoder_are_warned_about(
     tiny_runs: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, notices: Notices
 ) -> None:
     examples = mine_negatives(tiny, split="train", index=tiny_runs / "bm25", output=tmp_path / "train.parquet")

@@ -67,7 +67,9 @@ def test_the_order_of_rows_of_a_foreign_run_is_free(hits: dict[str, dict[str, fl
 
 
 @given(TABLES.filter(bool), st.integers(-3, 3), st.integers(1, 3), st.integers(1, 7))
-def test_a_trec_file_of_any_ranks(hits: dict[str, dict[str, float]], start: int, step: int, rows: int) -> None:
+def test_a_trec_file_survives_with_any_ranks(
+    hits: dict[str, dict[str, float]], start: int, step: int, rows: int
+) -> None:
     table = table_of(hits)
     lines = [f"{q} Q0 {d} {start + step * rank} {score!r} t\n\n" for q, d, rank, score in table.rows()]
     with small_blocks(rows) as folder:

@@ -41,7 +41,7 @@ def dense(tiny_runs: Path) -> Path:
     return tiny_runs / "dense"
 
 
-def test_dense_runs(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
+def test_a_dense_run_ranks_by_inner_products(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
     run = runs.read_run(search(tiny, split="test", index=dense, output=tmp_path / "run.parquet", hits=5))
     encoder = TransformerEncoder.load(tiny_bert, device="cpu")
     texts = pq.read_table(tiny / "queries.test.parquet")["text"].to_pylist()
@@ -52,6 +52,9 @@ def test_dense_runs(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) ->
         assert hits["docid"].to_list() == [corpus["docid"][row] for row in best]
         np.testing.assert_allclose(hits["score"], scores[number][best], rtol=1e-4)
         assert hits["rank"].to_list() == [1, 2, 3, 4, 5]
+
+
+def test_stored_vectors_give_the_same_run(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
     queries = encode(tiny, output=tmp_path / "queries", model=str(tiny_bert), split="test", dtype="fp32")
     stored = search(queries=queries, index=dense, output=tmp_path / "stored.parquet")
     texts = search(tiny, split="test", index=dense, output=tmp_path / "texts.parquet")

@@ -221,7 +221,7 @@ def test_minilm_is_that_of_the_library_without_its_import() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_search_by_contract(
+def test_search_uses_a_contract(
     tiny: Path, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library opens a folder when it is encoded; searches, and a combination with it, need the library no more."""

@@ -137,7 +137,7 @@ TEXTS = st.lists(st.integers(0, 10).map(passage), min_size=1, max_size=8)
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=TEXTS, selection=st.sampled_from(["sampled", "cropped"]), at_once=st.integers(1, 9), data=st.data())
-def test_draws_of_documents(
+def test_a_draw_depends_on_seed_and_document_only(
     tmp_path: Path, texts: list[str], selection: QueriesFrom, at_once: int, data: st.DataObject
 ) -> None:
     rows = [(f"d{n}", "", text) for n, text in enumerate(texts)]

@@ -65,7 +65,9 @@ def scores_by_hand(encoder: SparseEncoder, tiny: Path, queries: pl.DataFrame, st
 
 
 @pytest.mark.parametrize("architecture", ["splade", "unicoil"])
-def test_sums(models: dict[Any, Path], built: dict[Any, Path], tiny: Path, tmp_path: Path, architecture: str) -> None:
+def test_quantized_sums(
+    models: dict[Any, Path], built: dict[Any, Path], tiny: Path, tmp_path: Path, architecture: str
+) -> None:
     queries = collections.read_queries(collections.queries_path(tiny, "test")).select("qid", "text")
     run = runs.read_run(search(tiny, split="test", index=built[architecture], output=tmp_path / "run.parquet"))
     wanted = scores_by_hand(open_model(models, architecture), tiny, queries, 128)
@@ -85,7 +87,7 @@ def test_deepct_is_bm25_on_counts_with_its_own_parameters(built: dict[Any, Path]
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_command(
+def test_every_command_reads_the_index(
     built: dict[Any, Path], made: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, architecture: str
 ) -> None:
     index = built[architecture]
@@ -321,7 +323,9 @@ def counts(folder: Path) -> dict[str, Any]:
 
 
 @EVERY
-def test_appending(models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path, architecture: Any) -> None:
+def test_appended_documents(
+    models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path, architecture: Any
+) -> None:
     whole = encoded(models, corpora["whole"], architecture, tmp_path / "whole")
     first = encoded(models, corpora["first"], architecture, tmp_path / "first")
     before = content(first)
@@ -336,7 +340,7 @@ def test_appending(models: dict[Any, Path], corpora: dict[str, Path], tmp_path: 
 
 
 @EVERY
-def test_documents_are_deleted(
+def test_an_index_without_deleted_documents_is_that_of_the_others(
     models: dict[Any, Path], corpora: dict[str, Path], tmp_path: Path, architecture: Any
 ) -> None:
     whole = encoded(models, corpora["whole"], architecture, tmp_path / "whole")

@@ -123,7 +123,9 @@ def test_a_table_of_word_pieces_replaces_the_query_encoder(models: dict[Any, Pat
         ({"tok_proj.weight": torch.zeros(2, 16)}, {"code": "weights-shape"}),
     ],
 )
-def test_others(models: dict[Any, Path], tmp_path: Path, damage: dict[str, Any], message: dict[str, Any]) -> None:
+def test_other_checkpoints(
+    models: dict[Any, Path], tmp_path: Path, damage: dict[str, Any], message: dict[str, Any]
+) -> None:
     folder = write_checkpoint(tmp_path / "model", "unicoil")
     state = {**load_file(folder / "model.safetensors"), **damage}
     save_file({key: value for key, value in state.items() if value is not None}, folder / "model.safetensors")

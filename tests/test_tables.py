@@ -201,7 +201,7 @@ def make(target: str, folder: Path) -> None:
     "collection",
     [pytest.param(name, marks=pytest.mark.heavy if name in IN_CI else pytest.mark.exhaustive) for name in COLLECTIONS],
 )
-def test_rows_on_a_sample(
+def test_every_row_runs_on_a_sample(
     collection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])

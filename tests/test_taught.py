@@ -232,7 +232,7 @@ def test_a_model_learns_the_scores_of_a_teacher(scored: Path, tiny_bert: Path, t
     assert np.mean(found[-9:]) < 0.8 * np.mean(found[:9])
 
 
-def test_a_reranker_while_training(
+def test_a_reranker_while_training_gives_the_model_of_scored_examples(
     examples: Path, scored: Path, reranker: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:
     plan = {**PLAN, "model": str(tiny_bert), "distill": "margin-mse", "distill_weight": 0.5, "device": "cpu"}

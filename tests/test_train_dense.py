@@ -116,7 +116,7 @@ def test_every_contract_trains(examples: Path, tiny_bert: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_precision(
+def test_training_and_validation_have_the_same_precision(
     examples: Path, tiny_bert: Path, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = []

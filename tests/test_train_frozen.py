@@ -91,7 +91,9 @@ def test_the_learned_weight_starts_at_its_value() -> None:
     assert weight.logarithm.grad.item() == pytest.approx(50)
 
 
-def test_dynamic_negatives_are_top_hits_of_the_sum(mined: Path, tiny_bm25: Path, tiny_bert: Path, tiny: Path) -> None:
+def test_dynamic_negatives_are_the_top_hits_of_the_sum(
+    mined: Path, tiny_bm25: Path, tiny_bert: Path, tiny: Path
+) -> None:
     known, encoder = Examples(mined), TransformerEncoder.load(tiny_bert)
     texts = pl.concat(list(known.documents()))
     scorer = Bm25Scorer(open_bm25(tiny_bm25), known.docids())
@@ -163,7 +165,7 @@ class Counting:
             raise KeyboardInterrupt
 
 
-def test_every_text_is_encoded_once(
+def test_every_text_is_encoded_once_and_read_again_after_an_interruption(
     mined: Path, tiny_lambda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hybrid_cli.training.teachers.BLOCK_TEXTS", 2)

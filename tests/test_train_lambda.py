@@ -188,7 +188,7 @@ def test_a_static_encoder_learns_to_rank_like_bm25(sources: Sources, tmp_path: P
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["static", "transformer"])
-def test_equal_trainings_have_equal_files(
+def test_equal_trainings_with_equal_threads_have_equal_files_whatever_validates_them(
     sources: Sources, tiny_bert: Path, tmp_path: Path, kind: str, threads: int
 ) -> None:
     plan = {**sources, **(STATIC if kind == "static" else {**PLAN, "model": str(tiny_bert)}), "threads": threads}

@@ -131,7 +131,9 @@ def test_a_damaged_checkpoint_is_not_resumed(
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_code_in_it(examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], protocol: int) -> None:
+def test_code_is_refused(
+    examples: Path, tmp_path: Path, interrupted: tuple[Path, dict[str, Any]], protocol: int
+) -> None:
     """PyTorch knows the instructions of some protocols of pickle only."""
     output, options = interrupted
     folder = tmp_path / ".x.partial" / layout.CHECKPOINT
@@ -168,7 +170,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_damaged_best_weights(
+def test_damaged_best_weights_are_not_published(
     examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> None:
     """The weights of step 0 are the best, and are damaged before the last step."""
@@ -187,7 +189,9 @@ def test_damaged_best_weights(
     assert not (tmp_path / "x").exists()
 
 
-def test_later_best_weights(examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_weights_later_than_the_checkpoint_are_not_used_after_a_kill(
+    examples: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed after the best weights of step 2 were stored, before a checkpoint; resumed where rounding differs, so that
     step 2 is not the best any more."""
     plan = {**PLAN, "eval_steps": 1, "checkpoint_steps": 1, "schedule": "constant"}

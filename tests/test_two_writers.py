@@ -178,7 +178,9 @@ def test_a_folder_that_was_killed_before_its_name_is_published(tmp_path: Path, m
     assert scratch_in(tmp_path) == []
 
 
-def test_a_folder_of_another_call_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_call_or_with_damage_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "index"
     killed_before_its_name(path, monkeypatch, hits=1)
     assert not open_output(path, kind=Kind.DENSE_INDEX, hits=2).up_to_date

@@ -141,7 +141,7 @@ def test_an_index_built_twice_has_the_same_bytes(recipe: VectorIndex, tmp_path: 
     assert files[0] == files[1]
 
 
-def test_threads_of_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
     before = faiss.omp_get_max_threads()
     try:
         for threads in (1, 4):
@@ -151,6 +151,9 @@ def test_threads_of_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         set_threads(before)
     assert (tmp_path / "1" / "index.faiss").read_bytes() == (tmp_path / "4" / "index.faiss").read_bytes()
+
+
+def test_a_graph_is_built_with_one_thread_by_older_versions_of_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(faiss, "hnsw_add_vertices_deterministic", raising=False)
     before = faiss.omp_get_max_threads()
     try:
@@ -277,12 +280,14 @@ def test_half_precision_vectors_are_searched_as_stored(tmp_path: Path) -> None:
         (VectorIndex(index_type="pq"), refusal("too-few-vectors")),
     ],
 )
-def test_an_impossible_index_is_refused(recipe: VectorIndex, problem: Refusal, tmp_path: Path) -> None:
+def test_an_impossible_index_is_refused_in_one_line(recipe: VectorIndex, problem: Refusal, tmp_path: Path) -> None:
     with raises(problem):
         build(tmp_path / "index", random_vectors(20), recipe)
 
 
-def test_few_vectors_for_product_codes(tmp_path: Path, capfd: pytest.CaptureFixture[str], notices: Notices) -> None:
+def test_few_vectors_for_product_codes_print_one_warning_and_none_of_faiss(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], notices: Notices
+) -> None:
     build(tmp_path / "index", random_vectors(), VectorIndex(index_type="pq"))
     assert capfd.readouterr().err.count("\n") == 1
     assert notices.says("few-training-vectors", factory="PQ4", vectors=600, recommended=9984)
@@ -415,7 +420,9 @@ def test_the_first_with_enough_recall_is_kept(folder: Path, least: float, factor
     ("count", "dim", "order"),
     [(500, 384, ["binary", "sq8", "fp16", "pq", "flat"]), (2_000, 16, ["binary", "pq", "sq8", "fp16", "flat"])],
 )
-def test_candidates_in_the_order_of_their_sizes(tmp_path: Path, count: int, dim: int, order: list[str]) -> None:
+def test_candidates_are_built_in_the_order_of_their_sizes(
+    tmp_path: Path, count: int, dim: int, order: list[str]
+) -> None:
     tried = choose(written(tmp_path, count, dim), VectorIndex(index_type="auto", min_recall=1.0), cutoff=10)
     sizes = [each.size for each in tried]
     assert [each.index_type for each in tried] == order[: len(tried)]

@@ -64,13 +64,16 @@ def test_disjoint_sets_touch_from_outside(one: int, other: int) -> None:
     assert second.left == pytest.approx(first.right)
 
 
-def test_subsets_and_equal_sets() -> None:
+def test_a_subset_touches_from_inside() -> None:
     outer, inner = circles(9, 4, 4)
     assert inner.right == pytest.approx(outer.right)
     assert inner.left > outer.left
     inner, outer = circles(4, 9, 4)
     assert (outer.left, inner.left) == (0, 0)
     assert outer.right > inner.right
+
+
+def test_equal_sets_are_one_circle() -> None:
     first, second = circles(7, 7, 7)
     assert (first.x, first.radius) == (second.x, second.radius) == (radius(7), radius(7))
 

@@ -147,7 +147,7 @@ def test_a_claim_on_the_curve_is_decided_over_the_seeds() -> None:
     assert not verdicts(values, [Claim("x", "a", "b", "dev_MRR", curve=True)], NO_CURVES)
 
 
-def test_attacked_queries() -> None:
+def test_robustness_is_the_change_under_attack() -> None:
     originals = measured({"a": (0.5, 0.0), "b": (0.6, 0.0)}, seeds=2)
     attacked = [
         originals.with_columns(
@@ -159,6 +159,9 @@ def test_attacked_queries() -> None:
     found = verdict(pl.concat([originals, *attacked]), Claim("x", "a", "b", "change of MRR@10"))
     assert [found.better, found.worse] == pytest.approx([-0.1, -0.24], abs=0.01)
     assert (found.word, found.seeds) == ("holds", ("1", "2"))
+
+
+def test_roc_of_attacked_queries_is_against_bm25_under_the_same_attack() -> None:
     answered = {"bm25": [1, 1, 0, 0], "bm25@x": [1, 0, 0, 0], "a-1": [1, 0, 1, 0], "a@x-1": [1, 1, 1, 0]}
     means = with_roc(successes(answered)).filter(measure="RoC@10").group_by("run").agg(pl.col("value").mean())
     assert dict(means.iter_rows()) == pytest.approx({"a-1": 1 / 2, "a@x-1": 2 / 3})
@@ -223,7 +226,9 @@ def test_roc_has_its_counts() -> None:
     }
 
 
-def test_a_claim_on_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_on_learning_curves_needs_no_values_of_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         (f"positives-{count}-{seed}", "dev_MRR", 0.2, 0.5 - 0.01 * count + 0.001 * seed * count)
         for count in (1, 2, 10)
@@ -236,7 +241,7 @@ def test_a_claim_on_curves(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert [line.endswith("| does not hold |") for line in printed] == [True, True]
 
 
-def test_a_line_has_setting_and_measures(
+def test_a_line_has_the_setting_and_the_measures_that_do_not_decide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = measured({"bm25+nll-dynamic": (0.55, 0.0), "bm25+nll": (0.5, 0.0)}).with_columns(measure=pl.lit("nDCG@10"))
