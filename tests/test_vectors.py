@@ -324,7 +324,7 @@ def test_an_index_with_damage_or_of_another_metric_or_size_is_refused(
     index_type: Any, other: Any, count: int, problem: str, tmp_path: Path, queries: int
 ) -> None:
     index = build(tmp_path / "index", random_vectors(), VectorIndex(index_type=index_type))
-    content = other(DIM) if other else b"IxSQ, truncated"
+    content: Any = other(DIM) if other else b"IxSQ, truncated"
     if other:
         content.add(random_vectors(count))
     replace_index(index.folder, content)
