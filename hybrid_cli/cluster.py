@@ -14,13 +14,14 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from hybrid_cli import console, plugins
@@ -119,104 +120,51 @@ def _on_devices(
     start: Callable[..., Callable[[Item], Result]], items: Iterable[Item], devices: Sequence[str]
 ) -> Iterator[Result]:
     """Yield the results of blocks that one process per device computes."""
-    processes = [_Process(device, partial(start, device)) for device in devices]
-    idle: SimpleQueue[_Process] = SimpleQueue()
-    for process in processes:
-        idle.put(process)
-
-    def compute(item: Item) -> Any:
-        process = idle.get()
-        try:
-            return process.compute(item)
-        finally:
-            idle.put(process)
-
-    pool = ThreadPool(len(processes))
+    context = multiprocessing.get_context("spawn")
+    end, stage = context.Pipe(duplex=False)
+    names = context.SimpleQueue()
+    for device in devices:
+        names.put(device)
+    pool = ProcessPoolExecutor(len(devices), context, _begin, (names, end))
+    made = (plugins.files(), inputs_on_machine.get(), start)
     try:
-        yield from _in_order(lambda item: pool.submit(compute, item), Future.result, items, 2 * len(processes))
+        compute = partial(_compute, made, os.getcwd(), os.urandom(8))
+        yield from _in_order(lambda item: pool.submit(compute, item), Future.result, items, 2 * len(devices))
+    except BrokenProcessPool:
+        problem = f"a process of {', '.join(devices)} ended; repeat the command to resume; fewer need less memory"
+        raise HybridError(problem, code="worker-ended") from None
     finally:
-        for process in processes:
-            process.kill()
+        stage.close()  # which ends the processes
         pool.shutdown(cancel_futures=True)
 
 
-class _Process:
-    """A process of this machine that computes blocks; it ends with this process."""
-
-    def __init__(self, device: str, start: Callable[[], Callable[[Any], Any]]):
-        context = multiprocessing.get_context("spawn")
-        self._device = device
-        self._pipe, theirs = context.Pipe()
-        made = (plugins.files(), inputs_on_machine.get(), start)
-        self._process = context.Process(target=serve, args=(theirs, *made), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def compute(self, item: Any) -> Any:
-        """Return the result of a block.
-
-        Raises:
-            HybridError: the block failed, or the process ended.
-        """
-        try:
-            self._pipe.send(item)
-            result = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join()
-            code = self._process.exitcode or 0
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed (exit code {code})"
-            problem = f"the process of {self._device} {how}; repeat the command to resume"
-            advice = "; less memory is needed with fewer devices" if code == -signal.SIGKILL else ""
-            raise HybridError(problem + advice, code="worker-ended") from None
-        if isinstance(result, HybridError):
-            raise result
-        return result
-
-    def kill(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.join()
+_devices: list[str] = []  # that of this process, if it is one of several
 
 
-def serve(
-    pipe: Any, plugin_files: list[Path], fetch_inputs: Callable[[], object], start: Callable[[], Callable[[Any], Any]]
-) -> None:
-    """Compute the blocks from a pipe in this process, until the stage ends; see `_Process`."""
+def _begin(names: Any, end: Connection) -> None:
+    """Prepare a process of this machine, which ends when the stage does, or when it closes its end of the pipe."""
     os.dup2(2, 1)  # what libraries print
     console.set_quiet(True)
-    threading.Thread(target=_end_with_stage, daemon=True).start()
-    function = None
-    while True:
-        item = pipe.recv()
-        try:
-            if function is None:
-                for path in plugin_files:
-                    plugins.load(path)
-                fetch_inputs()
-                function = start()
-            result = function(item)
-        except HybridError as error:
-            result = error
-        pipe.send(result)
+    threading.Thread(target=_end_with_stage, args=(end,), daemon=True).start()
+    _devices.append(names.get())
 
 
-def _end_with_stage() -> None:
-    stage = multiprocessing.parent_process()
-    assert stage is not None
-    stage.join()
+def _end_with_stage(end: Connection) -> None:
+    with suppress(EOFError, OSError):
+        end.recv()
     os._exit(1)
 
 
-_functions: dict[bytes, Callable[[Any], Any]] = {}  # in a process of the cluster: id of the job -> its function
+_functions: dict[bytes, Callable[[Any], Any]] = {}  # in another process: id of the job -> its function
 
 
 def _compute(
-    made: tuple[list[Path], Callable[[], object], Callable[[], Callable[[Any], Any]]],
+    made: tuple[list[Path], Callable[[], object], Callable[..., Callable[[Any], Any]]],
     folder: str,
     job: bytes,
     item: Any,
 ) -> Any:
-    """Return the result of a block, in a process of the cluster, which keeps the function, such as an opened model.
+    """Return the result of a block, in another process, which keeps the function, such as an opened model.
 
     Args:
         made: plugin files; fetches the inputs; makes the function.
@@ -231,7 +179,7 @@ def _compute(
         for path in plugin_files:
             plugins.load(path)
         fetch_inputs()
-        _functions[job] = start()
+        _functions[job] = start(*_devices)
     return _functions[job](item)
 
 

@@ -14,7 +14,6 @@ import polars as pl
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Manifest, Recorded, lineage
 from hybrid_cli.artifacts.indexes import corpora_of_shards, ids_of
-from hybrid_cli.artifacts.lineage import RecordedFile
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS
@@ -55,7 +54,7 @@ def belongs_together(
         corpus = None
     if queries is not False:
         given = None if queries is True else queries
-        _refuse_other_sources(runs, lineage.queries_of if given is None else _texts_of, given, "queries")
+        _refuse_other_sources(runs, lineage.queries_of if given is None else lineage.texts_of, given, "queries")
     _refuse_other_sources(runs, lineage.corpus_of, corpus, "corpus")
     _refuse_other_documents(
         [
@@ -68,18 +67,13 @@ def belongs_together(
     )
 
 
-def _texts_of(run: Path) -> RecordedFile | None:
-    texts = lineage.texts_of(run)
-    return None if texts is None else RecordedFile(texts, storage.fingerprint(texts))
-
-
 def _refuse_other_sources(
-    runs: Sequence[Path], find: Callable[[Path], RecordedFile | None], given: Path | None, what: str
+    runs: Sequence[Path], find: Callable[[Path], Recorded | None], given: Path | None, what: str
 ) -> None:
     """Refuse runs with other sources than the given one or that of the first run."""
     known = [(run, source) for run in runs if (source := find(run)) is not None]
     if given is not None and known:
-        known.insert(0, (given, RecordedFile(given, storage.fingerprint(given))))
+        known.insert(0, (given, Recorded(given, what, storage.fingerprint(given))))
     for run, source in known[1:]:
         first, other = known[0]
         if source.fingerprint == other.fingerprint or (what == "queries" and _same_texts(source, other)):
@@ -193,7 +187,7 @@ def check_common(queries: Mapping[Path, pl.Series]) -> None:
         console.warn(text, code="few-common-queries", count=everywhere, queries=len(counts), runs=len(given))
 
 
-def _same_texts(one: lineage.RecordedFile, other: lineage.RecordedFile) -> bool:
+def _same_texts(one: Recorded, other: Recorded) -> bool:
     """Test whether two query files have the same texts for their common ids, of which there is at least one."""
     if not (one.path.is_file() and other.path.is_file()):
         return False

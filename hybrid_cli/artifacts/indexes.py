@@ -261,15 +261,16 @@ def open_texts(indexes: Iterable[Sequence[Manifest]]) -> TextStore | None:
     Args:
         indexes: the manifests of each index, several for one of shards.
     """
-    recorded = corpora_of(indexes)
-    warn_lost(recorded, "hits may lack titles or show others; build the index again with --overwrite")
-    corpora = existing_paths(recorded)
+    corpora = known_corpora(indexes, "hits may lack titles or show others; build the index again with --overwrite")
     return TextStore(corpora) if corpora else None
 
 
-def existing_paths(corpora: Iterable[Recorded]) -> list[Path]:
-    """Return the paths of the recorded corpora that are there."""
-    return list(dict.fromkeys(corpus.path for corpus in corpora if corpus.path.exists()))
+def known_corpora(indexes: Iterable[Sequence[Manifest]], consequence: str = "") -> list[Path]:
+    """Return the recorded corpora that are there; with a consequence, warn about those that are not as before."""
+    recorded = corpora_of(indexes)
+    if consequence:
+        warn_lost(recorded, consequence)
+    return list(dict.fromkeys(corpus.path for corpus in recorded if corpus.path.exists()))
 
 
 def metadata_of(indexes: Iterable[Sequence[Manifest]], collection: Path | None = None) -> Metadata:

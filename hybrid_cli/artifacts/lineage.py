@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybrid_cli.artifacts.inputs import has_content
+from hybrid_cli.artifacts.inputs import Recorded, recorded_input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, read_manifest
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.storage import Kind, layout
@@ -57,25 +57,24 @@ class Held:
 
 
 def indexes_of(run: Path) -> dict[Path, Held]:
-    """Return the indexes searched for a run, or for the runs that it fuses, if the recorded paths still exist.
+    """Return the indexes searched for a run, or for the runs that it fuses, if they are still what was searched.
 
     Copies of one index count once.
     """
-    indexes = _indexes(run)
-    firsts = {fingerprint(path): path for path in reversed(indexes)}.values()
-    return {path: held for path, held in indexes.items() if path in firsts}
+    first: dict[str, Held] = {}
+    for content, held in _searched(run):
+        first.setdefault(content, held)
+    return {held.index: held for held in first.values()}
 
 
-def _indexes(run: Path) -> dict[Path, Held]:
-    manifest = find_manifest(run)
-    indexes: dict[Path, Held] = {}
-    for path, kind in _inputs(run):
-        if kind in (Kind.RUN, Kind.RETRIEVER):
-            indexes |= {index: held for index, held in _indexes(path).items() if index not in indexes}
-        elif kind in _INDEXES and path not in indexes:
-            lucene = manifest is not None and manifest.options.get("engine") == "lucene"
-            indexes[path] = index_parts(path, lucene)
-    return indexes
+def _searched(run: Path) -> Iterator[tuple[str, Held]]:
+    made = find_manifest(run)
+    for source in sources(made, kinds=(*_INDEXES, Kind.RUN, Kind.RETRIEVER)).values():
+        if source.kind in _INDEXES:
+            lucene = made is not None and made.options.get("engine") == "lucene"
+            yield source.fingerprint, index_parts(source.path, lucene)
+        else:
+            yield from _searched(source.path)
 
 
 def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
@@ -135,15 +134,9 @@ def system_of(run: Path) -> System:
     kinds = {source["kind"] for source in indexes}
     if len(kinds) != 1:
         return System(_UNKNOWN)
-    encoder = None
-    if kinds == {Kind.DENSE_INDEX}:
-        there = (find_manifest(path) for path, kind in _inputs(run) if kind == Kind.DENSE_INDEX)
-        encoder = next((index.counts.get("encoder") for index in there if index is not None), None)
+    found = sources(manifest, kinds=(Kind.DENSE_INDEX,)).values()
+    encoder = next((read_manifest(source.path).counts.get("encoder") for source in found), None)
     return System(str(kinds.pop()), indexes[0]["fingerprint"], encoder if isinstance(encoder, str) else None)
-
-
-def _from_runs(path: Path) -> bool:
-    return any(kind == Kind.RUN for _, kind in _inputs(path))
 
 
 def index_parts(index: Path, lucene: bool = False) -> Held:
@@ -184,14 +177,18 @@ def refuse_other_index(run: Path, index: Path) -> None:
 
 def curves(run: Path) -> list[Path]:
     """Return the encoders used for a run that have a learning curve."""
-    encoders = [path for index in indexes_of(run) for path, kind in _inputs(index) if kind == Kind.ENCODER]
+    encoders = [
+        source.path
+        for index in indexes_of(run)
+        for source in sources(find_manifest(index), kinds=(Kind.ENCODER,)).values()
+    ]
     return [path for path in dict.fromkeys(encoders) if (path / layout.CURVE).is_file()]
 
 
 def curve_owners(runs: Mapping[str, Path]) -> dict[Path, str]:
     """Return encoder with a learning curve -> the first run searched with it; runs fused from others come last."""
     owners: dict[Path, str] = {}
-    for name, path in sorted(runs.items(), key=lambda item: _from_runs(item[1])):
+    for name, path in sorted(runs.items(), key=lambda item: system_of(item[1]).is_fused):
         for folder in curves(path):
             owners.setdefault(folder.resolve(), name)
     return owners
@@ -221,88 +218,64 @@ def sources_of_run(run: Path) -> Iterator[tuple[Path, Path, Manifest]]:
         seen.add((owner, path))
         try:
             manifest = find_manifest(path)
-            sources = list(_unchanged(manifest)) if manifest is not None else []
         except InputError:
             continue
         if manifest is None:
             continue
         if manifest.kind != Kind.RUN:
             yield owner, path, manifest
-        waiting += [(source if kind == Kind.RUN else owner, source) for source, kind in sources]
+        parts = sources(manifest, kinds=_PARTS_OF.get(manifest.kind, ()))
+        waiting += [
+            (source.path if source.kind == Kind.RUN else owner, source.path)
+            for role, source in parts.items()
+            if not role.startswith("dev")
+        ]
 
 
-def _unchanged(manifest: Manifest) -> Iterator[tuple[Path, str]]:
-    """Yield path and kind of the inputs that became a part of an artifact and are still what was recorded."""
-    for role, recorded in manifest.inputs.items():
-        follow = recorded["kind"] in _PARTS_OF.get(manifest.kind, ()) and not role.startswith("dev")
-        source = manifest.input_path(role) if follow else None
-        if source is not None and source.exists() and fingerprint(source) == recorded["fingerprint"]:
-            yield source, recorded["kind"]
+def sources(made: Manifest | None, role: str = "", kinds: Collection[str] | None = None) -> dict[str, Recorded]:
+    """Return role -> input of an artifact, where it is still what was recorded.
 
-
-def _inputs(path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield path and kind of the inputs of an artifact that still exist and have the recorded kind."""
-    manifest = find_manifest(path)
-    for role, recorded in manifest.inputs.items() if manifest else ():
-        source = manifest.input_path(role) if manifest else None
-        if source is None:
-            continue
-        try:
-            there = find_manifest(source)
-        except InputError:
-            continue
-        if there is not None and there.kind == recorded["kind"]:
-            yield source, recorded["kind"]
+    Args:
+        made: the manifest of the artifact; None for a file of another tool.
+        role: beginning of the roles.
+        kinds: kinds of the inputs; None for all.
+    """
+    recorded = {} if made is None else {name: recorded_input(made, name) for name in made.inputs}
+    return {
+        name: source
+        for name, source in recorded.items()
+        if source is not None
+        and name.startswith(role)
+        and (kinds is None or source.kind in kinds)
+        and source.is_unchanged
+    }
 
 
 # ------------------------------------------------------------------------------------------- queries and corpus of runs
 
 
-@dataclass(frozen=True)
-class RecordedFile:
-    """A file behind a run, with the fingerprint that the run records."""
+def queries_of(run: Path, attacked: bool = False) -> Recorded | None:
+    """Return the queries that a run was searched with; None if they are not recorded, or were moved or changed.
 
-    path: Path
-    fingerprint: str
-
-
-def queries_of(run: Path) -> RecordedFile | None:
-    """Return the queries that a run was searched with; None if they are not recorded, or were moved or changed."""
+    Args:
+        run: the run.
+        attacked: attacked texts count, not the queries that were attacked.
+    """
     made = find_manifest(run)
-    if made is None:
-        return None
-    if made.stage == "fuse":
-        sources = (queries_of(path) for path in _existing(made, "run "))
-        return next((source for source in sources if source is not None), None)
-    return _root(made)
+    if made is not None and made.stage == "fuse":
+        fused = (queries_of(source.path, attacked) for source in sources(made, "run ").values())
+        return next(filter(None, fused), None)
+    source = None
+    while made is not None and (source := sources(made, "queries").get("queries")) is not None:
+        own = None if attacked and source.path.is_file() else find_manifest(source.path)
+        made = own if own is not None and own.stage in _OF_QUERIES and own.inputs else None
+    return source
 
 
-def _root(made: Manifest) -> RecordedFile | None:
-    """Follow the recorded queries to the file before any attack or encoding."""
-    path = made.input_path("queries")
-    if path is None:
-        return None
-    recorded = made.inputs["queries"]["fingerprint"]
-    if not has_content(path, recorded):
-        return None
-    own = find_manifest(path)
-    return _root(own) if own is not None and own.stage in _OF_QUERIES and own.inputs else RecordedFile(path, recorded)
-
-
-def texts_of(run: Path) -> Path | None:
+def texts_of(run: Path) -> Recorded | None:
     """Return the file with the texts of the queries of a run, attacked or not; None if not recorded or changed."""
-    made = find_manifest(run)
-    if made is None:
-        return None
-    if made.stage == "fuse":
-        return next((texts for path in _existing(made, "run ") if (texts := texts_of(path)) is not None), None)
-    while made is not None and (path := made.input_path("queries")) is not None:
-        if not has_content(path, made.inputs["queries"]["fingerprint"]):
-            return None
-        if path.is_file():
-            return path
-        made = find_manifest(path)  # a folder of query vectors
-    return None
+    source = queries_of(run, attacked=True)
+    return source if source is not None and source.path.is_file() else None
 
 
 def searched_indexes(runs: Iterable[Path]) -> list[Path]:
@@ -313,7 +286,7 @@ def searched_indexes(runs: Iterable[Path]) -> list[Path]:
     indexes = []
     for run in runs:
         made = find_manifest(run)
-        paths = _existing(made, "index") if made is not None else []
+        paths = [source.path for source in sources(made, "index").values()]
         kinds = {recorded["kind"] for role, recorded in made.inputs.items() if role.startswith("index")} if made else ()
         if len(paths) != 1 or not set(kinds) <= set(_INDEXES):
             return []
@@ -321,40 +294,28 @@ def searched_indexes(runs: Iterable[Path]) -> list[Path]:
     return indexes if len({path.resolve() for path in indexes}) == len(indexes) else []
 
 
-def corpus_of(run: Path, of_texts: bool = False) -> RecordedFile | None:
+def corpus_of(run: Path, of_texts: bool = False) -> Recorded | None:
     """Return the corpus of the index behind a run; None if it is not recorded or gone, or shards have several.
 
     The corpus of a run of documents, whose passages were searched, is known for its texts only (`of_texts`): the same
     documents may be in another collection as a whole.
     """
     made = find_manifest(run)
-    by_document = made is not None and made.kind == Kind.RUN and {"max_per", "group"} & made.options.keys()
-    if by_document and not of_texts:
+    if made is None or (made.kind == Kind.RUN and {"max_per", "group"} & made.options.keys() and not of_texts):
         return None
-    if made is not None and (corpus := made.input_path("corpus")) is not None:  # of a reranked run
-        return RecordedFile(corpus, made.inputs["corpus"]["fingerprint"])
-    for path in _existing(made, "run ") if made is not None else ():
-        if (source := corpus_of(path, of_texts)) is not None:
-            return source
+    if (corpus := recorded_input(made, "corpus")) is not None:  # of a reranked run
+        return corpus
+    fused = (corpus_of(source.path, of_texts) for source in sources(made, "run ").values())
+    if (corpus := next(filter(None, fused), None)) is not None:
+        return corpus
     corpora = []
-    for path in _existing(made, "index") if made is not None else ():
-        index = find_manifest(path)
-        if index is not None and index.kind == Kind.RETRIEVER and (source := corpus_of(path, of_texts)) is not None:
-            corpora.append(source)
-        elif index is not None and (corpus := index.input_path("corpus")) is not None:
-            corpora.append(RecordedFile(corpus, index.inputs["corpus"]["fingerprint"]))
-    one = len({source.fingerprint for source in corpora}) == 1  # shards may have one corpus each
-    return corpora[0] if one else None
-
-
-def _existing(made: Manifest, role: str) -> list[Path]:
-    """Return the inputs whose role begins so, where they are still what was recorded."""
-    paths = []
-    for name, recorded in made.inputs.items():
-        path = made.input_path(name)
-        if name.startswith(role) and path is not None and has_content(path, recorded["fingerprint"]):
-            paths.append(path)
-    return paths
+    for source in sources(made, "index").values():
+        index = read_manifest(source.path)
+        retriever = index.kind == Kind.RETRIEVER
+        corpora.append(corpus_of(source.path, of_texts) if retriever else recorded_input(index, "corpus"))
+    known = list(filter(None, corpora))
+    one = len({corpus.fingerprint for corpus in known}) == 1  # shards may have one corpus each
+    return known[0] if one else None
 
 
 def passage_length(file: Path) -> int | None:

@@ -286,8 +286,7 @@ def open_dense(
     manifest = read_manifest(folder, Kind.DENSE_INDEX)
     info = info_of(manifest)
     with storage.one_version(folder, manifest):
-        storage.check_parts(folder, layout.DOCIDS)
-        docids = pl.read_parquet(storage.validate_parquet(folder / layout.DOCIDS), glob=False)["docid"]
+        docids = docids_of(folder)
     return DenseIndex(folder, info, docids, manifest, ef_search, nprobe, binary_k)
 
 

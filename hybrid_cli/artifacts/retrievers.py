@@ -13,7 +13,7 @@ import polars as pl
 
 from hybrid_cli import console, storage
 from hybrid_cli.artifacts import Manifest, lineage, read_manifest
-from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, manifests_of, shards_of
+from hybrid_cli.artifacts.indexes import known_corpora, manifests_of, shards_of
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import sampled
@@ -292,7 +292,7 @@ def open_retriever(files: RetrieverFiles, options: Searching | None = None) -> R
     """
     stored, options, reranker = files.stored, options or Searching(), None
     if stored.reranker is not None:
-        corpora = existing_paths(corpora_of(files.manifests))
+        corpora = known_corpora(files.manifests)
         reranker = open_reranker(files.folder, stored.reranker, corpora, options.device)
     if options.group is None:
         options = options.changed(group=stored.group)
@@ -402,7 +402,7 @@ def default_fusion(
         table = collections.read_queries(queries).select("qid", "text")
         table, origin = table.sample(min(QUERIES, len(table)), seed=seed), f"queries of {queries.name}"
     else:
-        corpora = existing_paths(corpora_of(manifests))
+        corpora = known_corpora(manifests)
         table = sampled(corpora, QUERIES, seed) if corpora else pl.DataFrame()
         origin = "pieces of sentences of the documents"
         if not len(table):

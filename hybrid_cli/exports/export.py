@@ -11,7 +11,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.belonging import belongs_together
-from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, warn_lost
+from hybrid_cli.artifacts.indexes import known_corpora
 from hybrid_cli.artifacts.opening import open_bm25, open_dense, query_encoder
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.collections import collection as collections
@@ -159,13 +159,11 @@ def _placeholders(fusion: Fusion) -> dict[str, Any]:
 def _served(lexical: Path, dense: Mapping[str, Path], scratch: Path, settings: Export) -> Served:
     """Open indexes and the corpora of their documents."""
     manifest = artifacts.read_manifest(lexical, Kind.LEXICAL_INDEX)
-    recorded = corpora_of([[manifest]])
-    corpora = [settings.collection] if settings.collection else existing_paths(recorded)
+    lost = "its texts may be of other documents; pass the collection with --collection"
+    corpora = [settings.collection] if settings.collection else known_corpora([[manifest]], lost)
     if not corpora:
         problem = "its corpus is no longer at the recorded path; pass it with --collection"
         raise path_error(lexical, problem, code="corpus-missing", option="collection")
-    if not settings.collection:
-        warn_lost(recorded, "its texts may be of other documents; pass the collection with --collection")
     opened = {name: open_dense(index) for name, index in dense.items()}
     belongs_together(indexes={index: [artifacts.read_manifest(index)] for index in (lexical, *dense.values())})
     work, fields = scratch / layout.DOCUMENT_IMPACTS, weighted_fields(manifest.options["fields"])

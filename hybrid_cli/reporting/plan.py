@@ -226,7 +226,7 @@ def _queries_file(judged: Path, settings: Comparison, paths: Iterable[Path]) -> 
         return settings.queries
     if judged.is_dir():
         return collections.queries_path(judged, settings.split)
-    return next(filter(None, map(texts_of, paths)), None)
+    return next((texts.path for path in paths if (texts := texts_of(path)) is not None), None)
 
 
 def text_files(judged: Path, settings: Comparison, paths: Collection[Path]) -> tuple[Path | None, Path | None]:

@@ -119,7 +119,8 @@ def _inputs(settings: Rerank) -> dict[str, Path | artifacts.Named]:
     queries = settings.queries
     if queries is None and settings.split is not None and settings.collection is not None:
         queries = collections.queries_path(settings.collection, settings.split)
-    queries = queries or texts_of(settings.run)
+    if queries is None and (texts := texts_of(settings.run)) is not None:
+        queries = texts.path
     if queries is None:
         problem = f"{settings.run}: its queries are not recorded, or have changed; pass --queries"
         raise InputError(problem, code="queries-missing", path=settings.run, option="queries")

@@ -18,10 +18,10 @@ from hybrid_cli.artifacts.belonging import belongs_together, check_systems
 from hybrid_cli.artifacts.indexes import (
     REBUILD,
     corpora_of,
-    existing_paths,
     group_of,
     index_kinds,
     kind_in_words,
+    known_corpora,
     metadata_of,
     model_input,
     shards_of,
@@ -340,11 +340,9 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
     if settings.collection:
         _warn_other_corpus(settings, settings.collection, parts)
         return [settings.collection]
-    recorded = corpora_of(parts)
-    if not recorded:
+    if not corpora_of(parts):
         console.warn("the index records no corpus; pass the collection to see titles and texts", code="no-corpus")
-    warn_lost(recorded, "hits may lack their texts or show others" + REBUILD)
-    return existing_paths(recorded)
+    return known_corpora(parts, "hits may lack their texts or show others" + REBUILD)
 
 
 def _warn_other_corpus(settings: Search, collection: Path, parts: Sequence[Sequence[Manifest]]) -> None:

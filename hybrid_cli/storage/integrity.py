@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from hybrid_cli.errors import DamageError, HybridError, InputError
-from hybrid_cli.inputs.files import read_bytes
 from hybrid_cli.storage.records import (
-    IN_PAGE,
     MANIFEST,
     Record,
     compare_checksum,
     find_as,
     find_record,
     fingerprint,
-    new_hash,
 )
 from hybrid_cli.threads import ThreadPool
 
@@ -206,8 +203,9 @@ def _state(path: Path) -> tuple[str, int, int, int]:
 def damage(path: Path, record: Record) -> Iterator[str]:
     """Yield the faults of an artifact, one line for each file; everything is read."""
     if path.is_file():
-        problem = _damage(path, record.fingerprint) if path.suffix == ".parquet" else _damage_of_text(path, record)
-        yield from [problem] if problem else []
+        # a page and JSON are compared with their fingerprints whenever their records are read
+        if path.suffix == ".parquet" and (problem := _damage(path, record.fingerprint)):
+            yield problem
         return
     for name in record.files or ():
         if not (path / name).exists():
@@ -221,17 +219,3 @@ def damage(path: Path, record: Record) -> Iterator[str]:
     for name, value in listed.items():
         if (path / name).exists() and (problem := _damage(path / name, value)):
             yield problem
-
-
-def _damage_of_text(path: Path, record: Record) -> str | None:
-    if path.suffix != ".html":
-        return None  # JSON is compared with its fingerprint whenever its manifest is read
-    digest = new_hash()
-    digest.update(
-        IN_PAGE.sub("", read_bytes(path).decode("utf-8", "surrogateescape"), count=1).encode("utf-8", "surrogateescape")
-    )
-    return (
-        None
-        if digest.hexdigest() == record.fingerprint
-        else f"{path}: the content changed after it was written; restore or rebuild the file"
-    )

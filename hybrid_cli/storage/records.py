@@ -170,19 +170,31 @@ def _stored_values(path: Path) -> Any:
         elif path.suffix == ".json" and os.fstat(content.fileno()).st_size > limits().line:
             text = None  # data of another tool, which are read in pieces
         else:
-            text = content.read(limits().line + 1) if file.suffix in (".json", ".html") else None
-            limits().refuse_line(file, file, len(text or b""), "record")
+            text = content.read(limits().line + 1) if file.suffix in (".json", ".html") else b""
+            limits().refuse_line(file, file, len(text), "record")
     if not text:
         return None
-    if file.suffix == ".json" and file == path:
-        return _values_in_json(text.decode("utf-8", "replace").lstrip(), path)
     if file.suffix == ".html":
-        block = IN_PAGE.search(text.decode("utf-8", "replace"))
-        text = block[1] if block else None
+        return _values_in_page(text, path)
+    if path.suffix == ".json":
+        return _values_in_json(text.decode("utf-8", "replace").lstrip(), path)
+    return _record_values(text, path)
+
+
+def _record_values(text: str | bytes, path: Path) -> Any:
     try:
-        return parse_json(text, MANIFEST) if text else None
+        return parse_json(text, MANIFEST)
     except InputError as error:
         raise _damaged(path, error) from None
+
+
+def _values_in_page(text: bytes, path: Path) -> Any:
+    """Return the record in a page; None without one."""
+    page, digest = text.decode("utf-8", "surrogateescape"), new_hash()
+    if (block := IN_PAGE.search(page)) is None:
+        return None
+    digest.update((page[: block.start()] + page[block.end() :]).encode("utf-8", "surrogateescape"))
+    return _unchanged(_record_values(block[1], path), digest.hexdigest(), path)
 
 
 def _values_in_json(text: str, path: Path) -> Any:
@@ -192,11 +204,18 @@ def _values_in_json(text: str, path: Path) -> Any:
     except NOT_JSON as error:
         raise path_error(path, f"is not readable JSON ({reason(error)})", code="not-json") from None
     stored = content.pop("manifest", None) if isinstance(content, dict) else None
-    if stored and text[end:].strip():
+    if not stored:
+        return None
+    if text[end:].strip():
         raise path_error(path, "is not readable JSON (text follows its object)", code="not-json")
-    if isinstance(stored, dict) and "checksum" in stored and stored.get("fingerprint") != hash_json(content):
+    return _unchanged(stored, hash_json(content), path)
+
+
+def _unchanged(stored: Any, content: str, path: Path) -> Any:
+    """Return a record with the hash of the content; refuse another one, if the record has a checksum."""
+    if isinstance(stored, dict) and "checksum" in stored and stored.get("fingerprint") != content:
         raise changed_error(path)
-    return stored or None
+    return stored
 
 
 def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) -> AnyRecord:

@@ -10,7 +10,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.belonging import belongs_together
-from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, warn_lost
+from hybrid_cli.artifacts.indexes import corpora_of, known_corpora
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
 from hybrid_cli.collections import collection as collections
@@ -147,11 +147,10 @@ def _corpora(of: Path | None, files: RetrieverFiles | None) -> list[Path]:
         if files is not None:
             belongs_together(indexes={files.indexes[0]: files.manifests[0]}, corpus=corpus)
         return [corpus]
-    recorded = corpora_of(files.manifests)
-    if not (corpora := existing_paths(recorded)):
+    corpora = known_corpora(files.manifests, "texts may be missing or of other documents; pass the collection")
+    if not corpora:
         problem = f"{files.folder}: its corpus is no longer at the recorded path; pass the collection"
         raise InputError(problem, code="corpus-missing", path=files.folder, option="collection")
-    warn_lost(recorded, "texts may be missing or of other documents; pass the collection")
     return corpora
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Input, Manifest
-from hybrid_cli.artifacts.indexes import corpora_of, existing_paths, ids_of, lost_corpora
+from hybrid_cli.artifacts.indexes import corpora_of, ids_of, known_corpora, lost_corpora
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.manifest import foreign_file
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retriever
@@ -74,7 +74,7 @@ class CurrentDocuments:
         if partial := [name for name in _SAMPLES if manifest.options.get(name) is not None]:
             problem = f"was made with --{partial[0].replace('_', '-')}, so it differs from its source; build it again"
             raise path_error(collection, problem, code="partial-collection", option=partial[0])
-        return cls(collection, manifest, existing_paths(recorded), ids_of(files.indexes[0]))
+        return cls(collection, manifest, known_corpora(files.manifests), ids_of(files.indexes[0]))
 
     @property
     def splits(self) -> Mapping[str, Any]:
