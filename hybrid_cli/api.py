@@ -179,9 +179,8 @@ def open_encoder(
     """
     from hybrid_cli.encoders.models import open_encoder as opened
 
-    name = str(_local(model)[0]) if has_url(os.fspath(model)) else str(model)
     with naming_plugins():
-        return opened(name, device=device, dtype=dtype)
+        return opened(str(_local(model)[0]), device=device, dtype=dtype)
 
 
 def open_run(path: PathLike) -> pl.DataFrame:

@@ -22,7 +22,6 @@ from hybrid_cli.artifacts.manifest import enclosing_artifact as enclosing_artifa
 from hybrid_cli.artifacts.manifest import find_manifest as find_manifest
 from hybrid_cli.artifacts.manifest import hard_link as hard_link
 from hybrid_cli.artifacts.manifest import read_manifest as read_manifest
-from hybrid_cli.artifacts.manifest import refuse_missing_plugin as refuse_missing_plugin
 from hybrid_cli.artifacts.output import DryRun as DryRun
 from hybrid_cli.artifacts.output import Output as Output
 from hybrid_cli.artifacts.output import dry_run as dry_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hybrid_cli.artifacts.inputs import Recorded, recorded_input
@@ -242,7 +242,7 @@ def sources(made: Manifest | None, role: str = "", kinds: Collection[str] | None
     """
     recorded = {} if made is None else {name: recorded_input(made, name) for name in made.inputs}
     return {
-        name: source
+        name: replace(source, path=source.path.absolute())
         for name, source in recorded.items()
         if source is not None
         and name.startswith(role)

@@ -202,33 +202,26 @@ def foreign_file(path: Path, manifest: Manifest | None) -> str | None:
     return next((name for name in file_names(path) if name not in set(manifest.files)), None)
 
 
-def plugins_of(manifest: Manifest | None) -> list[str]:
-    """Return the plugins that an artifact was made with: names of files, and of packages with their versions."""
-    if manifest is None:
-        return []
-    files = [role.removeprefix(PLUGIN) for role in manifest.inputs if role.startswith(PLUGIN)]
-    packages = manifest.versions.keys() - {"hybrid", *_LIBRARIES}
-    return [*files, *(f"{name} {manifest.versions[name]}" for name in sorted(packages))]
-
-
-def refuse_missing_plugin(path: Path, group: str, name: object) -> None:
-    """Refuse an artifact that was made with a plugin and names an entry of it that is not there.
+@contextmanager
+def naming_plugins() -> Iterator[None]:
+    """Turn an error about an unknown entry of a registry into one that names the plugin of the artifact.
 
     A plugin runs code: no artifact loads one.
     """
-    if made_with := plugins_of(find_manifest(path)):
-        problem = f"needs '{name}' of {group}, of the plugin {', '.join(made_with)}; install it, or pass --plugin"
-        raise path_error(path, problem, code="missing-plugin", group=group, name=name, plugins=made_with)
-
-
-@contextmanager
-def naming_plugins() -> Iterator[None]:
-    """Turn an error about an unknown entry of a registry into one that names the plugin of the artifact."""
     try:
         yield
     except InputError as error:
-        if {"path", "group", "name"} <= error.fields.keys():
-            refuse_missing_plugin(Path(str(error.fields["path"])), str(error.fields["group"]), error.fields["name"])
+        path, group, name = (error.fields.get(field) for field in ("path", "group", "name"))
+        manifest = find_manifest(str(path)) if path and group and name is not None else None
+        if manifest is not None:
+            files = [role.removeprefix(PLUGIN) for role in manifest.inputs if role.startswith(PLUGIN)]
+            packages = sorted(manifest.versions.keys() - {"hybrid", *_LIBRARIES})
+            if made_with := [*files, *(f"{package} {manifest.versions[package]}" for package in packages)]:
+                wanted = f"needs '{name}' of {group}, of the plugin {', '.join(made_with)}"
+                fields = {"group": group, "name": name, "plugins": made_with}
+                raise path_error(
+                    path, f"{wanted}; install it, or pass --plugin", code="missing-plugin", **fields
+                ) from None
         raise
 
 

@@ -287,7 +287,8 @@ def fetch(url: str) -> None:
     if states := objects(url):
         _copy(url, states)
         return
-    names = fnmatch.filter({name.split("/")[0] for name in objects(folder)}, pattern) if has_magic(pattern) else []
+    found = {name.split("/")[0] for name in objects(folder)} if has_magic(pattern) else ()
+    names = sorted(fnmatch.filter(found, pattern))
     if not names:
         raise _refusal(url, "no-such-object", "no such object or folder")
     for path in copy_of(folder).glob("[!.]*"):
@@ -391,6 +392,10 @@ def uploading(url: str, settings: Settings) -> Iterator[None]:
     try:
         if leads:
             lock.acquire()
+    except Timeout:
+        problem = "another process of this machine writes it; wait for it, or stop it"
+        raise _refusal(url, "output-in-use", problem, HybridError) from None
+    try:
         changes = partial(_changes, url, _begin(url, settings, leads), bool(getattr(settings, "overwrite", False)))
         if _is_pending(copy):
             changes()
@@ -402,9 +407,6 @@ def uploading(url: str, settings: Settings) -> Iterator[None]:
                 publish(url, changes)
             if leads and (done or not _is_pending(copy)):
                 disk.remove(note)
-    except Timeout:
-        problem = "another process of this machine writes it; wait for it, or stop it"
-        raise _refusal(url, "output-in-use", problem, HybridError) from None
     finally:
         lock.release()
 

@@ -161,22 +161,24 @@ def find_as(kind: type[AnyRecord], path: str | Path, any_format: bool = False) -
 
 def _stored_values(path: Path) -> Any:
     """Return the record in a file or folder as JSON values; None without one."""
-    file = path / MANIFEST if path.is_dir() else path
-    if file != path and not file.exists():
+    folder = path.is_dir()
+    file, form = (path / MANIFEST, MANIFEST) if folder else (path, path.suffix)
+    if folder and not file.exists():
         return None
+    text = None
     with opened(file) as content:
-        if file.suffix == ".parquet":
+        if form == ".parquet":
             text = (_footer(content, file).metadata or {}).get(METADATA_KEY)
-        elif path.suffix == ".json" and os.fstat(content.fileno()).st_size > limits().line:
-            text = None  # data of another tool, which are read in pieces
-        else:
-            text = content.read(limits().line + 1) if file.suffix in (".json", ".html") else b""
+        elif form in (MANIFEST, ".html", ".json"):
+            text = content.read(limits().line + 1)
+            if form == ".json" and len(text) > limits().line:  # data of another tool, which are read in pieces
+                return None
             limits().refuse_line(file, file, len(text), "record")
     if not text:
         return None
-    if file.suffix == ".html":
+    if form == ".html":
         return _values_in_page(text, path)
-    if path.suffix == ".json":
+    if form == ".json":
         return _values_in_json(text.decode("utf-8", "replace").lstrip(), path)
     return _record_values(text, path)
 
@@ -229,8 +231,7 @@ def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) 
     try:
         parsed = _typed(record, values)
     except InputError as error:
-        _refuse_newer(facts, path)
-        raise _damaged(path, error) from None
+        raise _damaged(path, error, facts.get("versions")) from None
     if stored not in (_IN_FOOTER, hash_json(values)):
         problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
         raise DamageError(problem, code="damaged-manifest", path=path)
@@ -240,7 +241,12 @@ def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) 
     return parsed
 
 
-def _damaged(path: Path, error: InputError) -> DamageError:
+def _damaged(path: Path, error: InputError, versions: Any = None) -> InputError:
+    """Return the error about a record; one of a later hybrid is not damaged: its kinds and fields may be unknown."""
+    version = versions.get("hybrid") if isinstance(versions, dict) else None
+    if is_later(version):
+        problem = f"was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid"
+        return path_error(path, problem, code="newer-version", version=version)
     problem = f"{path}: its manifest is damaged ({error}); restore or rebuild the artifact"
     return DamageError(problem, code="damaged-manifest", **{**error.fields, "path": path})
 
@@ -252,15 +258,6 @@ def _typed(kind: type[AnyRecord], values: Any) -> AnyRecord:
     for name in (*(checked.files or ()), *(checked.checksums or ())):
         refuse_unsafe_name(name, MANIFEST)
     return checked
-
-
-def _refuse_newer(facts: Mapping[str, Any], path: Path) -> None:
-    """Refuse a record of a later version of hybrid, whose kinds and fields may be unknown here."""
-    versions = facts.get("versions")
-    version = versions.get("hybrid") if isinstance(versions, dict) else None
-    if is_later(version):
-        problem = f"was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid"
-        raise path_error(path, problem, code="newer-version", version=version)
 
 
 def has_checksums(path: Path) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli.errors import DamageError, InputError, path_error
-from hybrid_cli.inputs.files import is_parquet, limits, refuse_special
+from hybrid_cli.inputs.files import is_parquet, limits
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.integrity import check_file
 from hybrid_cli.storage.records import (
@@ -90,7 +90,6 @@ def check_table(path: Path, kind: Kind, columns: Mapping[str, str] | None = None
     Raises:
         InputError: the file is missing, truncated or of another kind, or a column is missing or of another type.
     """
-    refuse_special(path)
     if not path.exists():
         raise path_error(path, f"no such file; a {kind} file is needed here", code="no-such-file", expected=kind)
     check_file(path)
