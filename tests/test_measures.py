@@ -415,7 +415,6 @@ def test_evaluate_and_fuse_print_ranges_wider_than_002(tied_runs: Path) -> None:
     ties = {"run": "tied", "ranges": {"MRR@10": (pytest.approx(1 / 4), pytest.approx(1 / 3))}}
     done = ran("evaluate", "--qrels", "qrels.tsv", "tied.trec", "plain.trec", "-m", "MRR@10", "-m", "R@10")
     assert done.notices.count("ties") == done.notices.count("ties", **ties) == 1
-    assert "MRR@10 0.2500 to 0.3333" in " ".join(done.err.split())
     words = ["fuse", "tied.trec", "plain.trec", "--output", "f.parquet", "--qrels", "qrels.tsv", "--measure", "MRR@10"]
     done = ran(*words)
     assert done.says("ties", **ties)

@@ -236,8 +236,9 @@ def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) 
         problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
         raise DamageError(problem, code="damaged-manifest", path=path)
     if parsed.format < newest and not any_format:
-        problem = f"{parsed.kind} of an older version (format {parsed.format}); run `hybrid {parsed.stage} --overwrite`"
-        raise path_error(path, problem, code="older-format", format=parsed.format)
+        command = f"hybrid {parsed.stage} --overwrite"
+        problem = f"{parsed.kind} of an older version (format {parsed.format}); run `{command}`"
+        raise path_error(path, problem, code="older-format", format=parsed.format, command=command)
     return parsed
 
 
