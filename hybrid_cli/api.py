@@ -82,8 +82,8 @@ class OpenIndex:
         Returns:
             qid, docid, rank (from 1), score; of several indexes, rank and score in each, such as `bm25_rank` and
             `bm25_score`, null where the index does not return the document; of a calibrated retriever, `probability`;
-            title and text if the corpus is known. Of an index of passages, the hits are documents, and `passage` is the
-            best passage, which gives title and text.
+            title and text if the corpus is known, and `metadata`, a struct, if it has any. Of an index of passages, the
+            hits are documents, and `passage` is the best passage, which gives title and text.
             In the order of the queries.
 
         Raises:
@@ -96,8 +96,8 @@ class OpenIndex:
         hits = index.search(queries, k)
         if self.documents is None:
             return hits
-        texts = self.documents.texts(hits["passage" if "passage" in hits.columns else "docid"])
-        return hits.hstack([texts["title"], texts["text"]])
+        documents = self.documents.documents(hits["passage" if "passage" in hits.columns else "docid"])
+        return hits.hstack(documents.drop("docid"))
 
     @cached_property
     def _within(self) -> Callable[[str], Index]:

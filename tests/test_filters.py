@@ -1,6 +1,8 @@
 """Metadata of documents, and filters of a search: exactly the hits of a search of everything, filtered afterwards."""
 
+import asyncio
 import datetime
+import decimal
 import io
 import json
 import random
@@ -15,6 +17,7 @@ from typing import Any
 import polars as pl
 import pytest
 from command import hybrid, raises, ran, refused
+from served import Served
 
 from hybrid_cli import fuse, open_index, open_retriever
 from hybrid_cli.artifacts import read_manifest
@@ -23,6 +26,8 @@ from hybrid_cli.commands.data import PrepareFiles
 from hybrid_cli.errors import InputError
 from hybrid_cli.retrieval import filters
 from hybrid_cli.retrieval.filters import MOST_CHARACTERS, columns_of
+from hybrid_cli.server import answers
+from hybrid_cli.server.live import Live
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse as fuse_runs
@@ -282,6 +287,78 @@ def test_a_filter_returns_what_is_left_of_all_hits(library: Library, name: str, 
     assert len(set(sizes)) > 20
 
 
+def metadata(docid: str) -> dict[str, Any]:
+    row = documents(range(ROWS)).row(by_predicate=pl.col("docid") == docid, named=True)
+    return {name: row[name] for name in SCHEMA if row[name] is not None}
+
+
+def without_nulls(struct: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in struct.items() if value is not None}
+
+
+@pytest.mark.parametrize("name", ["bm25", "shards", "bm25-pieces", "retriever"])
+def test_hits_have_the_metadata_of_their_documents(library: Library, name: str) -> None:
+    index = (open_retriever if name == "retriever" else open_index)(library.folder / name)
+    hits = index.search(" ".join(WORDS), 20)
+    assert hits.schema["metadata"] == pl.Struct(SCHEMA)
+    assert [without_nulls(struct) for struct in hits["metadata"]] == [metadata(docid) for docid in hits["docid"]]
+
+
+def test_documents_of_frameworks_have_metadata_and_a_prompt_shows_neither_rank_nor_score(library: Library) -> None:
+    pytest.importorskip("langchain_core", reason="langchain-core is not installed: pip install 'hybrid_cli[langchain]'")
+    from langchain_core.prompts import format_document
+    from langchain_core.prompts.prompt import PromptTemplate
+
+    from hybrid_cli.adapters.langchain import HybridRetriever
+
+    retriever = HybridRetriever(path=str(library.folder / "retriever"))
+    found: list[Any] = retriever.invoke(" ".join(WORDS))
+    assert [document.metadata for document in found] == [metadata(document.id) for document in found]
+    assert all(set(document.hit) & {"rank", "score", "bm25_rank"} for document in found)
+    with pytest.raises(ValueError, match="score"):
+        format_document(found[0], PromptTemplate.from_template("{page_content} {score}"))
+
+
+def test_answers_of_the_server_have_metadata_and_its_tools_name_the_columns(library: Library) -> None:
+    pytest.importorskip("mcp", reason="the MCP SDK is not installed: pip install 'hybrid_cli[mcp]'")
+    from mcp.client import Client
+
+    async def called(url: str) -> tuple[Any, Any]:
+        async with Client(url) as client:
+            tools = {tool.name: tool.description for tool in (await client.list_tools()).tools}
+            return tools, await client.call_tool("search", {"query": " ".join(WORDS)})
+
+    with Served(library.folder / "retriever") as server:
+        candidates = server.get("/api/search", query=" ".join(WORDS)).json["candidates"]
+        tools, answer = asyncio.run(called(f"{server.url}mcp"))
+    assert [each["doc"]["metadata"] for each in candidates] == [metadata(each["docid"]) for each in candidates]
+    hits = answer.structured_content["hits"]
+    assert [hit["metadata"] for hit in hits] == [metadata(hit["docid"]) for hit in hits]
+    for column in ("year (number)", "lang (text)", "share (number)", "open (boolean)"):
+        assert column in tools["search"]
+
+
+def test_values_without_a_number_of_json_do_not_end_an_answer(tmp_path: Path) -> None:
+    values = {
+        "whole": [2**63 - 1, None],
+        "share": [float("nan"), float("inf")],
+        "day": [datetime.date(2020, 1, 2), None],
+        "price": [decimal.Decimal("1.50"), None],
+    }
+    tmp_path.joinpath("data").mkdir()
+    frame = pl.DataFrame({"docid": ["a", "b"], "title": "", "text": "salt water", **values})
+    frame.write_parquet(tmp_path / "data" / "corpus.parquet")
+    live = Live.open(index_bm25(tmp_path / "data", output=tmp_path / "bm25"))
+    ((one, other),) = answers.hits(live, ["salt"], 2, live.main, None, False)
+    assert (one["doc"]["metadata"], other["doc"]["metadata"]) == (
+        {"whole": 2**63 - 1, "day": "2020-01-02", "price": 1.5},
+        {},
+    )
+    ((hit,),) = answers.hits(live, ["salt"], 2, live.main, "day > '2020' AND price < 2", False)
+    assert hit["docid"] == "a"
+    json.dumps([answers.information(live), one], allow_nan=False)
+
+
 def test_a_list_method_fuses_the_filtered_lists(library: Library, tmp_path: Path) -> None:
     names = ["bm25", "dense"]
     folders = [library.folder / name for name in names]
@@ -396,7 +473,9 @@ def test_the_command_filters_its_hits(library: Library, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     retriever, query = library.folder / "retriever", ["--query", "virus vaccine", "--format", "json"]
     done = hybrid("search", "--index", retriever, *query, "--filter", "year = 2020 AND open")
-    assert {hit["docid"] for hit in json.loads(done.out)["hits"]} == library.allowed("year = 2020 AND open")
+    hits = json.loads(done.out)["hits"]
+    assert {hit["docid"] for hit in hits} == library.allowed("year = 2020 AND open")
+    assert [hit["metadata"] for hit in hits] == [metadata(hit["docid"]) for hit in hits]
     ran("search", "--index", retriever, *query, "--filter", "year < 0")
     ran("search", "--index", retriever, "--query", "virus", "--filter", "year < 0")
     monkeypatch.setattr("sys.stdin", io.StringIO("virus vaccine\nmask\n"))
@@ -429,6 +508,9 @@ def test_a_later_corpus_replaces_the_metadata_of_an_earlier_one(library: Library
     rows = pl.concat([documents(range(200)), new], how="diagonal")
     later, opened = Library(tmp_path, in_sqlite(rows)), open_index(index)
     every = by_query(opened.search(" ".join(WORDS), 500))
+    own = dict(later.rows.execute("SELECT docid, year FROM documents").fetchall())
+    shown = opened.search(" ".join(WORDS), 500)
+    assert shown["metadata"].struct["year"].to_list() == [own[docid] for docid in shown["docid"]]
     for text in ("open", "share IS NULL", "NOT open AND year >= 2020"):
         hits = opened.search(" ".join(WORDS), 500, filter=text)
         assert by_query(hits) == filtered(every, later.allowed(text), 500)

@@ -281,7 +281,7 @@ def test_a_retriever_serves_without_its_texts_and_as_before_if_an_index_is_gone(
     compose([tmp_path / "bm25", tmp_path / "dense"], method="minmax", output=tmp_path / "retriever")
     with Served(tmp_path / "retriever", "--watch") as server:
         hit = server.get("/api/search", query=QUERY, k=1).json["candidates"][0]
-        assert hit["doc"] == {"title": None, "text": None}
+        assert hit["doc"] == {"title": None, "text": None, "metadata": {}}
         refused(server.get("/api/documents/salt"), 404, "no-such-document")
         (tmp_path / "bm25").rename(tmp_path / "away")
         file = tmp_path / "retriever" / "retriever.json"

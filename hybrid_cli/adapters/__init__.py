@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybrid_cli.collections.collection import values_of
+
 TITLE = "title"
 
 
 def metadata_of(hit: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata of the document of a hit."""
-    return {TITLE: hit[TITLE]} if hit.get(TITLE) else {}
+    """Return title and metadata of the document of a hit, without nulls."""
+    return values_of({TITLE: hit.get(TITLE) or None, **hit.get("metadata", {})})

@@ -13,6 +13,8 @@ from pydantic import Field, PrivateAttr
 from hybrid_cli.adapters import metadata_of
 from hybrid_cli.api import OpenIndex, open_retriever
 
+_OF_DOCUMENTS = ("qid", "docid", "title", "text", "metadata")
+
 
 class Hit(Document):
     """A document that a query returned; documents are equal whatever their scores.
@@ -74,7 +76,7 @@ class HybridRetriever(BaseRetriever):
                 id=hit["docid"],
                 page_content=hit.get("text") or "",
                 metadata=metadata_of(hit),
-                hit={name: value for name, value in hit.items() if name not in ("qid", "docid", "title", "text")},
+                hit={name: value for name, value in hit.items() if name not in _OF_DOCUMENTS},
             )
             for hit in hits.iter_rows(named=True)
         ]

@@ -313,6 +313,16 @@ def texts(corpora: Iterable[Path], docids: pl.Series) -> pl.DataFrame:
     return rows.unique("docid", keep="last", maintain_order=True)
 
 
+def documents(corpora: Sequence[Path], docids: pl.Series) -> pl.DataFrame:
+    """Return the texts of documents (see `texts`) and, where the corpora have it, their `metadata`: a struct."""
+    rows, schema = texts(corpora, docids), TextStore(corpora).schema
+    if not schema:
+        return rows
+    tables = [collections.metadata(corpus, schema).filter(pl.col("docid").is_in(rows["docid"])) for corpus in corpora]
+    values = pl.concat(tables).unique("docid", keep="last").select("docid", metadata=pl.struct(*schema))
+    return rows.join(values, on="docid", how="left", maintain_order="left")
+
+
 def input_path(manifest: Manifest, role: str) -> Path | None:
     """Return the path of an input; for a model recorded by name, its folder on this machine, or None."""
     if "name" not in manifest.inputs[role]:

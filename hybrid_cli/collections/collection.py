@@ -5,8 +5,10 @@ Queries and judgments may also be separate files, in Parquet or in the usual tex
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -32,6 +34,7 @@ from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.storage import SCHEMAS, Kind, layout
 
 _BLOCK_ROWS = 1 << 16  # of texts, parsed at once
+_NO_COLUMNS = pa.schema([])
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
 
@@ -80,15 +83,24 @@ def _refuse_other_artifact(path: Path) -> None:
         raise manifest.other_kind(path, "a collection is needed here", Kind.COLLECTION)
 
 
-def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
+def documents(
+    path: Path, batch_rows: int = 8192, fields: Iterable[str] = (), metadata: pa.Schema = _NO_COLUMNS
+) -> Iterator[pa.RecordBatch]:
     """Yield docid, title, text and other fields in the order of the corpus; a missing value becomes empty.
+
+    Args:
+        path: the corpus.
+        batch_rows: documents at once.
+        fields: further columns of texts.
+        metadata: further columns with the types that they get; null where a document, or the corpus, has none.
 
     Raises:
         InputError: no corpus, a document without id, or a corpus without one of the fields.
     """
     check_fields(path, fields)
     known = storage.SCHEMAS[Kind.CORPUS]
-    schema = pa.schema([*known, *((name, pa.string()) for name in fields if name not in known.names)])
+    texts = pa.schema([*known, *((name, pa.string()) for name in fields if name not in known.names)])
+    schema = pa.schema([*texts, *metadata])
     for part in parts(path):
         row = 0
         with storage.reading(part):
@@ -98,7 +110,14 @@ def documents(path: Path, batch_rows: int = 8192, fields: Iterable[str] = ()) ->
             if docids.null_count:
                 number = row + pc.index(docids.is_null(), True).as_py() + 1
                 raise Location(part, number, "row").error("no docid", code="missing-value", column="docid")
-            filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in schema.names]
+            filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in texts.names]
+            present = set(batch.schema.names)
+            filled += [
+                batch.column(column.name).cast(column.type, safe=False)
+                if column.name in present
+                else pa.nulls(len(batch), column.type)
+                for column in metadata
+            ]
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)
 
@@ -172,15 +191,38 @@ def scan(path: Path) -> pl.LazyFrame:
 def metadata_schema(path: Path) -> dict[str, pl.DataType]:
     """Return the columns of a corpus besides id, title and text that hold texts, numbers or booleans, with their types.
 
-    The corpus may be of any program.
+    The corpus may be of any program: dates are texts of ISO 8601, and decimal numbers are float64.
     """
     corpus_path(path)
     known = storage.SCHEMAS[Kind.CORPUS].names
     schema: dict[str, pl.DataType] = {}
     for part in parts(path):
-        schema = {**{name: kind.base_type()() for name, kind in pl.read_parquet_schema(part).items()}, **schema}
+        schema = {**{name: _metadata_type(kind) for name, kind in pl.read_parquet_schema(part).items()}, **schema}
     usable = (pl.String, pl.Boolean)
     return {name: kind for name, kind in schema.items() if name not in known and (kind in usable or kind.is_numeric())}
+
+
+def _metadata_type(kind: pl.DataType) -> pl.DataType:
+    if kind.is_temporal():
+        return pl.String()
+    return pl.Float64() if kind.is_decimal() else kind.base_type()()
+
+
+def common_schema(corpora: Iterable[Path]) -> dict[str, pl.DataType]:
+    """Return the columns of `metadata_schema` of several corpora, with types that hold the values of all.
+
+    Raises:
+        InputError: the corpora have a column with texts and with numbers.
+    """
+    schema: dict[str, pl.DataType] = {}
+    for corpus in corpora:
+        for name, kind in metadata_schema(corpus).items():
+            known = schema.setdefault(name, kind)
+            if known != kind and not (known.is_numeric() and kind.is_numeric()):
+                problem = f"column {name} is {kind}, and {known} in another corpus of the index; prepare the documents "
+                raise path_error(corpus, f"{problem}again with one type", code="other-type", column=name)
+            schema[name] = known if known == kind else pl.Float64()
+    return schema
 
 
 def metadata(path: Path, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -191,6 +233,15 @@ def metadata(path: Path, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     ]
     with storage.reading(path):
         return _scan(path).select(pl.col("docid").cast(pl.String), *values).collect()
+
+
+def values_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a document's metadata that JSON has: no nulls, and no numbers that are not finite."""
+    return {
+        name: value
+        for name, value in row.items()
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    }
 
 
 def texts(path: Path, docids: pl.Series) -> pl.DataFrame:
@@ -519,21 +570,38 @@ class TextStore:
 
     def texts(self, docids: pl.Series) -> pl.DataFrame:
         """Return docid, title and text of documents, in the given order; both are null for unknown ids."""
+        return self._values(docids, {"title": pl.String(), "text": pl.String()})
+
+    def documents(self, docids: pl.Series) -> pl.DataFrame:
+        """Return the texts of documents (see `texts`) and, where the corpora have it, their `metadata`: a struct."""
+        frame = self._values(docids, {"title": pl.String(), "text": pl.String(), **self.schema})
+        columns = [pl.struct(*self.schema).alias("metadata")] if self.schema else []
+        return frame.select("docid", "title", "text", *columns)
+
+    def _values(self, docids: pl.Series, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
         rows, known = self._ids.find(docids)
         batches = np.searchsorted(self._begins, rows, "right") - 1
         at = list(zip(batches.tolist(), (rows - self._begins[batches]).tolist(), known.tolist(), strict=True))
         values = {
             name: [self._batches[batch].column(name)[row].as_py() if there else None for batch, row, there in at]
-            for name in ("title", "text")
+            for name in schema
         }
-        return pl.DataFrame({"docid": docids, **values}, schema_overrides={"title": pl.String, "text": pl.String})
+        return pl.DataFrame({"docid": docids, **values}, schema_overrides=schema)
+
+    @cached_property
+    def schema(self) -> dict[str, pl.DataType]:
+        """Type of each column of the metadata; none where the corpora differ in the type of one."""
+        with suppress(InputError):
+            return common_schema(self.corpora)
+        return {}
 
     @cached_property
     def _batches(self) -> list[pa.RecordBatch]:
+        metadata = pl.DataFrame(schema=self.schema).to_arrow().schema
         with tempfile.NamedTemporaryFile() as file:
-            with pa.ipc.new_file(file, SCHEMAS[Kind.CORPUS]) as writer:
+            with pa.ipc.new_file(file, pa.schema([*SCHEMAS[Kind.CORPUS], *metadata])) as writer:
                 for corpus in self.corpora:
-                    for batch in documents(corpus):
+                    for batch in documents(corpus, metadata=metadata):
                         writer.write_batch(batch)
             file.flush()
             reader = pa.ipc.open_file(pa.memory_map(file.name))

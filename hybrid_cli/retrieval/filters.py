@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.errors import InputError
 from hybrid_cli.runs.index import Allowed
 
 MOST_CHARACTERS = 16_384
@@ -54,18 +54,7 @@ class Metadata:
         Raises:
             InputError: the corpora have a column with texts and with numbers.
         """
-        schema: dict[str, pl.DataType] = {}
-        for corpus in self.corpora:
-            for name, kind in collections.metadata_schema(corpus).items():
-                known = schema.setdefault(name, kind)
-                if known != kind and not (known.is_numeric() and kind.is_numeric()):
-                    problem = (
-                        f"column {name} is {kind}, and {known} in {self.corpora[0]}; prepare the documents "
-                        "again with one type"
-                    )
-                    raise path_error(corpus, problem, code="other-type", column=name)
-                schema[name] = known if known == kind else pl.Float64()
-        return schema
+        return collections.common_schema(self.corpora)
 
     def allowed(self, text: str) -> Allowed:
         """Return the documents for which a predicate is true; as in SQL, it is not where a comparison meets a null.

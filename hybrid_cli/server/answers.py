@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from hybrid_cli.collections.collection import values_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, weighted_mean, weighted_sum
 from hybrid_cli.reporting.snippets import match_words, snippet
@@ -74,7 +75,7 @@ def _hits(live: Live, query: str, run: pl.DataFrame, explained_system: str | Non
     candidates = []
     for row, document in zip(run.iter_rows(named=True), known, strict=True):
         candidate: Json = {name: row[name] for name in ("docid", "score", "rank")}
-        candidate["doc"] = {name: document[name] for name in ("title", "text")}
+        candidate["doc"] = {name: document[name] for name in ("title", "text", "metadata")}
         candidate["scores"] = {name: row[f"{name}_score"] for name in sides}
         candidate["ranks"] = {name: row[f"{name}_rank"] for name in sides}
         candidate |= {name: row[name] for name in ("probability", "passage") if name in row}
@@ -92,10 +93,13 @@ def _hits(live: Live, query: str, run: pl.DataFrame, explained_system: str | Non
 
 
 def documents(live: Live, docids: pl.Series) -> list[Json]:
-    """Return docid, title and text of documents; both null where the texts are not known."""
+    """Return docid, title, text and metadata of documents; title and text are null where they are not known."""
     if live.texts is None:
-        return [{"docid": docid, "title": None, "text": None} for docid in docids]
-    return live.texts.texts(docids).to_dicts()
+        return [{"docid": docid, "title": None, "text": None, "metadata": {}} for docid in docids]
+    rows = live.texts.documents(docids).to_dicts()
+    for row in rows:
+        row["metadata"] = values_of(row.get("metadata", {}))
+    return rows
 
 
 def document(live: Live, docid: str) -> Json:
@@ -107,7 +111,7 @@ def document(live: Live, docid: str) -> Json:
     known = documents(live, pl.Series([docid]))[0]
     if known["text"] is None:
         raise InputError(f"no document {docid}", code="no-such-document", id=docid)
-    return known | {"metadata": live.metadata_of(docid)}
+    return known
 
 
 # ------------------------------------------------------------------------------------------------------------- columns
@@ -183,7 +187,7 @@ def explained(live: Live, query: str, docid: str) -> Json:
     explanation = _explanation(live, query, live.candidates(table_of([query])), docid)
     known = documents(live, pl.Series([explanation.pop("passage") or docid]))[0]
     explanation["doc"] = {"title": marked(known["title"] or "", query), "text": marked(known["text"] or "", query)}
-    return explanation | {"metadata": live.metadata_of(docid)}
+    return explanation | {"metadata": known["metadata"]}
 
 
 def _explanation(live: Live, query: str, table: pl.DataFrame, docid: str) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -147,34 +148,28 @@ class Live:
     @cached_property
     def facets(self) -> list[dict[str, Any]]:
         """Name and type of each column of the metadata, with its most frequent values or its range."""
-        frame = self._metadata_table
-        facets = []
+        schema, facets = self.columns, []
+        tables = [collections.metadata(corpus, schema) for corpus in self.metadata.corpora] if schema else []
+        frame = pl.concat([pl.DataFrame(schema={"docid": pl.String, **schema}), *tables])
+        frame = frame.unique("docid", keep="last", maintain_order=True)
         for name in frame.columns[1:]:
             column = frame[name]
-            kind = _kind(column.dtype)
+            kind = kind_of(column.dtype)
             facet: dict[str, Any] = {"name": name, "type": kind}
-            if kind in ("number", "date"):
-                facet |= {"min": _plain(column.min()), "max": _plain(column.max())}
+            if kind == "number":
+                facet |= {"min": _finite(column.min()), "max": _finite(column.max())}
             else:
                 counts = column.drop_nulls().value_counts(sort=True).head(_FACET_VALUES)
                 facet["values"] = [{"value": value, "count": count} for value, count in counts.iter_rows()]
             facets.append(facet)
         return facets
 
-    def metadata_of(self, docid: str) -> dict[str, Any]:
-        """Return the metadata of a document; empty for an unknown one."""
-        frame = self._metadata_table
-        rows = frame.filter(pl.col("docid") == docid).drop("docid").to_dicts() if len(frame.columns) > 1 else []
-        return {name: _plain(value) for name, value in rows[0].items() if value is not None} if rows else {}
-
-    @cached_property
-    def _metadata_table(self) -> pl.DataFrame:
-        try:
-            schema = self.metadata.schema
-        except InputError:  # the corpora have moved: hits are shown without metadata
-            return pl.DataFrame({"docid": []}, schema={"docid": pl.String})
-        frames = [collections.metadata(corpus, schema) for corpus in self.metadata.corpora]
-        return pl.concat(frames).unique("docid", keep="last", maintain_order=True)
+    @property
+    def columns(self) -> dict[str, pl.DataType]:
+        """Type of each column that a filter may name; none where the corpora have moved."""
+        with suppress(InputError):
+            return self.metadata.schema
+        return {}
 
     @cached_property
     def documents(self) -> int:
@@ -343,15 +338,16 @@ def _holds(index: LexicalIndex, docid: str) -> bool:
     return bool(index.documents.sorted.find(pl.Series([docid]))[1][0])
 
 
-def _kind(dtype: pl.DataType) -> str:
+def kind_of(dtype: pl.DataType) -> str:
+    """Return the kind of the values of a column, as people call it."""
     if dtype == pl.Boolean:
         return "boolean"
-    return "number" if dtype.is_numeric() else "date" if dtype.is_temporal() else "text"
+    return "number" if dtype.is_numeric() else "text"
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that JSON has."""
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+def _finite(value: Any) -> Any:
+    """Return a number that JSON has, or None."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _files(path: Path) -> RetrieverFiles:

@@ -10,12 +10,13 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import ToolAnnotations
+from mcp_types import Tool, ToolAnnotations
 from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from hybrid_cli.errors import HybridError
 from hybrid_cli.server import answers
+from hybrid_cli.server.live import kind_of
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
 
@@ -32,6 +33,7 @@ class Hit(BaseModel):
     score: float
     title: str | None
     text: str | None
+    metadata: dict[str, Any]
     scores: dict[str, float | None]
     probability: float | None = None
 
@@ -61,11 +63,25 @@ class Explanation(BaseModel):
     details: list[Explanation]
 
 
+class Tools(MCPServer[Any]):
+    """Tools whose list names the columns of the metadata of the retriever that is open."""
+
+    state: State
+
+    async def list_tools(self) -> list[Tool]:
+        """See `MCPServer`."""
+        listed = await super().list_tools()
+        columns = [f"{name} ({kind_of(kind)})" for name, kind in self.state.live.columns.items()]
+        listed[0].description = f"{listed[0].description}\nColumns of the filter: {', '.join(columns) or 'none'}."
+        return listed
+
+
 def tools(state: State) -> MCPServer[Any]:
     """Return the server of the tools of a retriever."""
     live = state.live
     about = f"Search of {live.documents:,} documents ({live.name}) by {', '.join(live.sides)} and their fusion."
-    server: MCPServer[Any] = MCPServer(live.name, instructions=about, version=__version__, log_level="WARNING")
+    server = Tools(live.name, instructions=about, version=__version__, log_level="WARNING")
+    server.state = state
 
     @server.tool(structured_output=True, annotations=_READS)
     async def search(query: str, k: int = 10, filter: str | None = None) -> Hits:

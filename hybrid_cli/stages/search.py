@@ -18,6 +18,7 @@ from hybrid_cli.artifacts.belonging import belongs_together, check_systems
 from hybrid_cli.artifacts.indexes import (
     REBUILD,
     corpora_of,
+    documents,
     group_of,
     index_kinds,
     kind_in_words,
@@ -25,7 +26,6 @@ from hybrid_cli.artifacts.indexes import (
     metadata_of,
     model_input,
     shards_of,
-    texts,
     warn_changed,
     warn_lost,
 )
@@ -61,7 +61,7 @@ def search(settings: Search) -> Any:
     """Search indexes for all queries and write a run, or for one query and return its hits.
 
     Returns:
-        Path of the run. With `query`, a DataFrame: docid, rank, score, title and text (where the corpus is found), and
+        Path of the run. With `query`, a DataFrame: docid, rank, score, title, text and metadata (of known corpora), and
         for a retriever or several indexes the rank and score in each (`bm25_rank`, `bm25_score`, ...). With
         `interactive`, an iterator of each query on standard input and its DataFrame.
 
@@ -322,7 +322,7 @@ def _printed(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]
         parts: the manifests of each index, several for one of shards.
     """
     corpora = _corpora(settings, parts)
-    read = TextStore(corpora).texts if settings.interactive else partial(texts, corpora)
+    read = TextStore(corpora).documents if settings.interactive else partial(documents, corpora)
 
     def hits(query: str) -> pl.DataFrame:
         best = index.search({"query": query}, settings.hits).drop("qid")
@@ -330,7 +330,7 @@ def _printed(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]
             return best
         shown = best.select(docid="passage" if "passage" in best.columns else "docid")  # the best passage of a document
         named = shown.join(read(shown["docid"]), on="docid", how="left", maintain_order="left")
-        return best.hstack([named["title"], named["text"]])
+        return best.hstack(named.drop("docid"))
 
     return hits
 
