@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from command import Notices, Refusal, hybrid, raises, ran, refusal
+from command import Notices, Refusal, hybrid, raises, ran, refusal, refused
 from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
 
 from hybrid_cli.collections import collection
@@ -69,6 +69,40 @@ def test_columns_header_and_quotes_are_declared(
     tmp_path: Path, name: str, rows: list[str], options: dict[str, Any], expected: list[tuple[str, str, str]]
 ) -> None:
     assert documents_of(write_lines(tmp_path / name, *rows), tmp_path, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (["product_id,product_description", "p1,red shoes for running"], "undecided-header"),
+        (["key,stuff", "k1,red shoes"], "undecided-header"),
+        (["question_id,answer", "q1,red shoes"], "undecided-header"),
+        (["key,stuff"], "undecided-header"),
+        (["Produkt,Beschreibung (kurz)", "p1,rote Schuhe", "p2,blaue Schuhe"], "undecided-header"),
+        (["商品,説明", "p1,赤い靴"], "undecided-header"),
+        (["key,stuff", "1,red shoes", "2,blue shoes"], "no-such-column"),  # a header, above numbers
+        (["key,price", "a,7", "b,8.5"], "no-such-column"),
+        (["p0,shoes", "p1,red shoes"], None),
+        (["shoes,These shoes are red and for running.", "boots,red boots"], None),
+        (["a,red shoes", "b,blue shoes"], None),
+        (["7,shoes", "8,red shoes"], None),
+    ],
+)
+def test_a_first_row_is_a_header_or_data_or_asked_for(
+    rows: list[str], code: str | None, tmp_path: Path, workdir: Path
+) -> None:
+    path = write_lines(tmp_path / "docs.csv", *rows)
+    data = [(docid, "", text) for docid, text in (row.split(",") for row in rows)]
+    if code is None:
+        assert documents_of(path, tmp_path) == data
+        return
+    fields = {"option": "header", "line": 1} if code == "undecided-header" else {}
+    refused("prepare", "files", path, "--output", workdir / "made", problem=code, path=path, **fields)
+    assert documents_of(path, tmp_path, header=False) == data
+    first, second = rows[0].split(",")
+    if rows[1:]:
+        columns = {"id": first, "text": second}
+        assert documents_of(path, tmp_path / "named", header=True, document_columns=columns) == data[1:]
 
 
 def test_ids_in_parquet_are_whole_numbers_or_texts(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     qrels_columns: Mapping[str, str] = option(
         {}, metavar="FIELD=COLUMN", shown="by their names", choices=("qid", "docid", "relevance")
     )
-    header: bool | None = option(None, shown="if it contains a usual name")
+    header: bool | None = option(None, shown="if a usual name, or a text above numbers, is in it")
     quoted: bool | None = option(None, shown="CSV files only")
     on_error: options.OnError = inherited()
 

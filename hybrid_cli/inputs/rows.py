@@ -329,7 +329,7 @@ class Table:
     def of(
         cls,
         file: InputFile,
-        names_columns: Callable[[Sequence[str]], bool],
+        names_columns: Callable[[Sequence[Sequence[str]]], bool],
         quoted: bool | None = None,
         nested: tuple[str, ...] = (),
     ) -> Table:
@@ -337,7 +337,7 @@ class Table:
 
         Args:
             file: the file. In a text of an unknown suffix or `.txt`, tabs separate columns, spaces if there is no tab.
-            names_columns: tells from the first row of a TSV or CSV file whether it names the columns.
+            names_columns: tells from the first rows of a TSV or CSV file whether the first one names the columns.
             quoted: fields of TSV and CSV files may be in double quotes; None for CSV files only.
             nested: columns of one JSON object of objects (`{"q1": {"d1": 2}}`); none if such a file is no table.
 
@@ -371,7 +371,7 @@ def row_advice(file: InputFile) -> str:
     return "; each document, query or judgment needs a row of a table or a JSON line" if plain else ""
 
 
-def _delimited(file: InputFile, names_columns: Callable[[Sequence[str]], bool], quoted: bool | None) -> Table:
+def _delimited(file: InputFile, names_columns: Callable[[Sequence[Sequence[str]]], bool], quoted: bool | None) -> Table:
     """Return the table of a TSV or CSV file."""
     rows = _fields(file, quoted)
     head = list(islice(rows(), _SAMPLED_ROWS))
@@ -379,7 +379,7 @@ def _delimited(file: InputFile, names_columns: Callable[[Sequence[str]], bool], 
         raise path_error(file.path, "no rows", code="no-rows")
     location, fields = head[0]
     first_row = tuple(name.strip() for name in fields)
-    header = names_columns(first_row)
+    header = names_columns([first_row, *(row for _, row in head[1:])])
     names = first_row if header else tuple(str(number) for number in range(1, len(first_row) + 1))
     _refuse_repeated(file, names, location)
     unread = quoted is None and file.suffix != ".csv"

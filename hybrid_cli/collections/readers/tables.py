@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from hybrid_cli.inputs.files import fold_name
 from hybrid_cli.inputs.rows import InputFile, Number, Table, row_advice
 
 _LISTED_NAMES = 50
+_NAME = re.compile(r"(?=..{1,40}$)[^\W\d]+([\W_]+[^\W\d]+){0,3}[)]?")  # two letters to four words, no digit
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 
 
@@ -62,20 +64,45 @@ def open_table(
         file: the file.
         layout: usual names of columns, which reveal a header.
         given: field -> name or number of its column.
-        header: the first row names the columns; None to look for a usual name, or a name in `given`, in it.
+        header: the first row names the columns; None to look for a usual name, a name in `given`, or a text above
+            numbers in it.
         quoted: fields may be in double quotes; None for CSV files only.
 
     Raises:
-        InputError: no rows, columns without or with the same name, or no column for a field.
+        InputError: no rows, columns without or with the same name, no column for a field, or a first row that may name
+            columns or be data.
     """
 
-    def names_columns(first_row: Sequence[str]) -> bool:
+    def names_columns(rows: Sequence[Sequence[str]]) -> bool:
         if header is not None:
             return header
-        return any(not name.isdecimal() for name in given.values()) or any(map(layout.reveals, first_row))
+        if any(not name.isdecimal() for name in given.values()) or any(map(layout.reveals, rows[0])):
+            return True
+        undecided = not layout.advice and not given and len(rows[0]) in layout.positions
+        return _is_header(rows, file if undecided else None)
 
     table = warned_about_quotes(Table.of(file, names_columns, quoted, layout.nested))
     return replace(table, columns=_chosen_columns(table, layout, given))
+
+
+def _is_header(rows: Sequence[Sequence[str]], file: InputFile | None) -> bool:
+    """Return whether a first row without usual names has a text in a column of numbers.
+
+    Args:
+        rows: the first rows of a file.
+        file: the file, if an undecided first row is an error; None to take it for data.
+
+    Raises:
+        InputError: the first row has short texts without digits, which may be names of columns.
+    """
+    first, columns = rows[0], zip_longest(*rows[1:], fillvalue="")
+    for name, values in zip(first, columns, strict=False):
+        if name and not _NUMBER.fullmatch(name) and all(map(_NUMBER.fullmatch, values)):
+            return True
+    if file is None or not all(_NAME.fullmatch(name) for name in first):
+        return False
+    problem = f"line 1 ({', '.join(first)}) may name the columns or be data; pass --header or --no-header"
+    raise path_error(file.path, f"{problem} to `prepare files`", code="undecided-header", line=1, option="header")
 
 
 def warned_about_quotes(table: Table) -> Table:
