@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -248,10 +248,18 @@ def forecast(needed: int, purpose: str, remedy: str = "", path: Path | None = No
         note(needs, code="forecast", purpose=purpose, bytes=needed, resource=resource)
 
 
-def prompt(text: str) -> None:
-    """Ask for a line on stderr, where both standard input and stderr are a terminal."""
-    if asks() and sys.stderr.isatty():
-        print(plain(text), end="", file=sys.stderr, flush=True)
+def ask(prompt: str) -> str:
+    """Return the next line of standard input, as `read_line`; on a terminal with a prompt, line editing and history."""
+    if not asks() or not sys.stdout.isatty():
+        if asks() and sys.stderr.isatty():
+            print(plain(prompt), end="", file=sys.stderr, flush=True)
+        return read_line()
+    with suppress(ImportError):  # Python may be built without it
+        import readline  # noqa: F401 (`input` uses it)
+    try:
+        return f"{input(plain(prompt))}\n"
+    except EOFError:
+        return ""
 
 
 def asks() -> bool:

@@ -49,11 +49,69 @@ def judged(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [tiny, path]
 
 
-def test_help_lists_every_stage_in_the_order_of_a_pipeline() -> None:
-    text = plain(hybrid("--help").out)
-    places = [text.index(f" {name} ") for name in STAGES]
-    assert places == sorted(places)
+def test_help_starts_with_five_commands_and_lists_all_in_the_order_of_a_pipeline() -> None:
+    panels = [plain(panel).split() for panel in hybrid("--help").out.split("╭─")]
+    listed = [[name for name in STAGES if name in panel] for panel in panels if "--version" not in panel]
+    first, *others = [names for names in listed if names]
+    assert first == ["auto", "search", "judge", "serve", "evaluate"]
+    assert sorted(name for names in others for name in names if name not in first) == sorted({*STAGES} - {*first})
     assert list(dict.fromkeys(kind.command.split()[0] for kind in COMMANDS)) == STAGES
+
+
+def test_help_shows_examples_before_options_and_required_options_first() -> None:
+    text = plain(hybrid("search", "--help").out)
+    places = [text.index(part) for part in ("Usage:", "Example", "--index PATH", "--output -o", "--query TEXT")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(("words", "meant"), [(["help", "search"], ["search", "--help"]), (["help"], ["--help"])])
+def test_help_of_a_command_can_be_asked_in_two_ways(words: list[str], meant: list[str]) -> None:
+    assert hybrid(*words) == hybrid(*meant)
+
+
+def test_the_version_has_a_short_option() -> None:
+    assert hybrid("-V").out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "similar"),
+    [(["serach"], "search"), (["encoed", "x"], "encode"), (["prepare", "bier"], "prepare beir"), (["qqq"], None)],
+)
+def test_an_unknown_command_is_refused_with_the_most_similar_one(words: list[str], similar: str | None) -> None:
+    error = hybrid(*words)
+    assert (error.problem, error.fields["similar"]) == ("no-such-command", similar)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["search", "data", "--index", "a", "b"], "index"),
+        (["search", "data", "--index", "a", "--query", "wind", "farms"], "query"),
+        (["search", "data", "--index", "a", "--interactive", "b"], "interactive"),
+        (["search", "data", "wind farms"], "index"),
+    ],
+)
+def test_an_unexpected_argument_is_refused_with_the_option_that_it_may_belong_to(
+    words: list[str], option: str | None
+) -> None:
+    error = hybrid(*words)
+    assert (error.problem, error.fields.get("option")) == ("unexpected-argument", option)
+
+
+@pytest.mark.parametrize(
+    ("line", "proposed"),
+    [
+        ("hybrid se", ["search", "serve"]),
+        ("hybrid evaluate run --format l", ["latex"]),
+        ("hybrid index-bm25 data --lan", ["--language"]),
+        ("hybrid perturb data --attack lite,word-d", ["lite,word-deletion"]),
+        ("hybrid fuse a b --method rr", ["rrf"]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_values(line: str, proposed: list[str]) -> None:
+    count = len(line.split()) - 1
+    asked = {"_HYBRID_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(count)}
+    assert shell(env=os.environ | asked).stdout.split() == proposed
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.command)
@@ -171,7 +229,7 @@ def test_debug_prints_the_traceback_with_the_same_message_and_exit_code(judged: 
     [
         (["evaluate", "--no-such-option"], refusal("no-such-option", option="no_such_option")),
         (["evaluate"], refusal("missing-option", option="inputs")),
-        (["evaluat"], "usage"),
+        (["evaluat"], refusal("no-such-command", similar="evaluate")),
         (["encode", "x", "--output", "--overwrite"], refusal("missing-value", option="output")),
     ],
 )

@@ -246,6 +246,18 @@ def test_indexes_of_the_same_name_keep_their_ranks(tiny: Path, tmp_path: Path) -
     assert json.loads(done.out)["hits"][0]["ranks"].keys() == {"a/index", "b/index"}
 
 
+def test_queries_on_a_terminal_are_edited_and_recalled_until_exit(tiny_bm25: Path) -> None:
+    session = Terminal("search", "--index", tiny_bm25, "--interactive", "-k", 1)
+    session.wait_for(b"query> ")
+    session.press(b"xalt\x01\x04s\n")  # Ctrl-A, Ctrl-D: to the start, delete
+    session.wait_for(b"Table salt")
+    session.press(b"\x1b[A\n")  # the former query
+    session.wait_for_texts(2, b"Table salt")
+    session.press(b"exit\n")
+    session.end()
+    assert session.code == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_interactive_queries_at_once(tiny_bm25: Path, number: signal.Signals) -> None:
     session = Terminal("search", "--index", tiny_bm25, "--interactive", "-k", 1)

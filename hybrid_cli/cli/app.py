@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -76,9 +77,17 @@ class _Group(TyperGroup):
         if args and args[0] in self.others():
             return args[0], self._built(args[0], self.others()[args[0]]()), args[1:]
         words = " ".join([*ctx.command_path.split()[1:], *args[:1]])
-        if args[:1] and args[0] not in self.own() and (removed := removed_error(words)):
-            raise removed
+        if args[:1] and args[0] not in self.list_commands(ctx) and not ctx.resilient_parsing:
+            raise removed_error(words) or self._unknown(words, ctx)
         return super().resolve_command(ctx, args)
+
+    def _unknown(self, words: str, ctx: Any) -> InputError:
+        """Return the error about a command that does not exist; it names the most similar one."""
+        *group, name = words.split(" ")
+        close = get_close_matches(name, self.list_commands(ctx), n=1)
+        similar = " ".join([*group, *close]) if close else None
+        hint = f"did you mean `hybrid {similar}`?" if similar else f"see `{ctx.command_path} --help`"
+        return InputError(f"no command {words!r}; {hint}", code="no-such-command", command=words, similar=similar)
 
     def _settings_of(self, name: str) -> type[Settings] | None:
         return self.own().get(name) or (self.others()[name]() if name in self.others() else None)
@@ -93,6 +102,10 @@ class _Group(TyperGroup):
 
 class _Program(_Group):
     """All commands, in the order of a pipeline."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; `help COMMAND` is `COMMAND --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def own(self) -> dict[str, type[Settings]]:
         """Return name -> settings class of the commands outside of a group."""
@@ -123,7 +136,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def hybrid(
-    version: bool = typer.Option(False, "--version", metavar="", help="Print the version and exit."),
+    version: bool = typer.Option(False, "--version", "-V", metavar="", help="Print the version and exit."),
     plugin: PLUGIN = None,  # type: ignore[valid-type]
 ) -> None:
     """Train, run and analyze **hybrid first-stage retrieval**: BM25 plus dense.

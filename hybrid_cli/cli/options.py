@@ -8,7 +8,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -78,9 +78,16 @@ class _Command(TyperCommand):
     """A command whose help lists the choices of registries, which are imported only for the help."""
 
     settings: type[Settings]
+    described = True  # False in a help whose description was printed, and whose options follow
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, without the placeholders `<bool>` and `<str>` in the help."""
+        """Return the parameters, without the placeholders `<bool>` and `<str>` in the help.
+
+        A help asks for them after its description, which the examples follow.
+        """
+        if not self.described:
+            self.described = True
+            typer.echo(_examples(self.settings) + "\n")
         return without_types(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -88,7 +95,10 @@ class _Command(TyperCommand):
         unset = {negative(spelled): name for spelled, name in _flags_without_negative(self.settings).items()}
         end = args.index("--") if "--" in args else len(args)
         named = {unset[word] for word in args[:end] if word in unset}
+        ctx.allow_extra_args = True  # they are refused here
         rest = super().parse_args(ctx, [*(word for word in args[:end] if word not in unset), *args[end:]])
+        if rest and not ctx.resilient_parsing:
+            raise _unexpected(rest[0], args, self.settings)
         for name in named:
             ctx.params[name] = bool(ctx.params.get(name))
         return rest
@@ -103,8 +113,33 @@ class _Command(TyperCommand):
             declared = self.settings.declared().get(str(parameter.name))
             if declared is not None and (callable(declared.choices) or isinstance(declared.choices, Registry)):
                 parameter.help = help_text(self.settings, str(parameter.name))  # type: ignore[attr-defined]
+        self.described = False
         super().format_help(ctx, formatter)
-        typer.echo(_examples(self.settings))
+
+
+def _unexpected(word: str, words: Sequence[str], kind: type[Settings]) -> InputError:
+    """Return the error about an argument that a command does not have; it names the option that it may belong to.
+
+    Args:
+        word: the argument.
+        words: the words of the command line behind the command.
+        kind: settings class of the command.
+    """
+    named = {spelled: name for name in kind.declared() for spelled in _spelled(kind, name)}
+    before = [given for given in words[: len(words) - words[::-1].index(word) - 1] if given.startswith("-")]
+    option = before[-1].partition("=")[0] if before else ""
+    if option not in named:
+        missing = [spelling(name, declared) for name, declared in kind.declared().items() if declared.default is REQUIRED]
+        option = next((one for one in missing if one not in words), "")
+        hint = f"pass it with its option, such as {option}" if option else "values follow their option"
+    elif bare_type(kind.types()[named[option]]) is bool:
+        hint = f"{option} takes no value"
+    elif is_list(bare_type(kind.types()[named[option]])):
+        hint = f"separate several values of {option} by commas"
+    else:
+        hint = f"{option} takes one value; quote a value with spaces"
+    problem = f"unexpected argument {word!r}; {hint}; see `hybrid {kind.command} --help`"
+    return InputError(problem, code="unexpected-argument", argument=word, option=named.get(option, option) or None)
 
 
 def without_types(parameters: Iterable[Any]) -> list[Any]:
@@ -239,12 +274,14 @@ def _log_path(given: Any, output: Any) -> Path | None:
 
 
 def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
-    """Return the declared fields: arguments, options without a panel, panels in order, general options."""
+    """Return the declared fields: arguments, options without a panel, panels, general options; required ones first."""
     panels = list(dict.fromkeys(declared.panel for declared in kind.declared().values()))
 
-    def sort_key(item: tuple[str, Option]) -> tuple[bool, bool, bool, int]:
+    def sort_key(item: tuple[str, Option]) -> tuple[bool, bool, bool, int, bool]:
         declared = item[1]
-        return (not declared.positional, declared.panel != "", declared.panel == GENERAL, panels.index(declared.panel))
+        place = panels.index(declared.panel)
+        last = declared.panel == GENERAL
+        return (not declared.positional, declared.panel != "", last, place, declared.default is not REQUIRED)
 
     return sorted(kind.declared().items(), key=sort_key)
 
@@ -268,7 +305,16 @@ def _broken(example: str) -> str:
 def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
     """Return the Typer parameter of a field. Values arrive as text; the settings class converts and checks them."""
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
+
+    def complete(incomplete: str) -> list[str]:
+        """Return the choices that begin with what was typed, for the shell; in a list, its last value is completed."""
+        *others, last = incomplete.split(",") if is_list(bare) else [incomplete]
+        chosen = [choice for choice in _choices(kind, name) or () if choice.startswith(last)]
+        return [",".join([*others, choice]) for choice in chosen]
+
     settings: dict[str, Any] = {"help": help_text(kind, name, lazy=True), "show_default": False}
+    if name in kind.declared() and declared.choices or get_origin(bare) is Literal:
+        settings["autocompletion"] = complete
     typed: Any = str
     if is_pair(bare):
         typed = tuple.__class_getitem__(tuple(str for _ in get_args(bare)))
@@ -288,10 +334,16 @@ def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
 
 def spellings(kind: type[Settings]) -> set[str]:
     """Return every spelling of every option of a command."""
-    options = ((name, declared) for name, declared in kind.declared().items() if not declared.positional)
-    names = (declared.names or switch(name, declared, bare_type(kind.types()[name])) for name, declared in options)
-    spelled_options = {part for several in names for spelled in several for part in spelled.split("/")}
+    spelled_options = {spelled for name in kind.declared() for spelled in _spelled(kind, name)}
     return spelled_options | {negative(spelled) for spelled in _flags_without_negative(kind)}
+
+
+def _spelled(kind: type[Settings], name: str) -> list[str]:
+    """Return the spellings of an option: `--tune`; of an argument, none."""
+    if (declared := kind.declared()[name]).positional:
+        return []
+    names = declared.names or switch(name, declared, bare_type(kind.types()[name]))
+    return [part for spelled in names for part in spelled.split("/")]
 
 
 def _flags_without_negative(kind: type[Settings]) -> dict[str, str]:
@@ -378,9 +430,7 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
         " ".join(declared.help.split()),
         *([] if lazy and not isinstance(declared.choices, dict) else _entries_in_words(declared.choices)),
     ]
-    choices: Any = get_args(one) if get_origin(one) is Literal else None
-    if choices is None and not (lazy and callable(declared.choices)):
-        choices = declared.allowed()
+    choices = None if lazy and callable(declared.choices) else _choices(kind, name)
     if choices and "|".join(choices) != metavar(declared, bare):
         unnamed = [choice for choice in choices if f"`{choice}`" not in " ".join(parts)]
         parts += [f"Choices: {', '.join(choices)}."] if unnamed else []
@@ -389,6 +439,13 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
         text = default_text(declared)
         notes.append("required" if declared.default is REQUIRED else f"default: {text}" if text else "")
     return " ".join([*parts, *(f"[{note}]" for note in notes if note)])
+
+
+def _choices(kind: type[Settings], name: str) -> Collection[str] | None:
+    """Return the choices of an option, for which a registry is imported; None if any value is allowed."""
+    bare = bare_type(kind.types()[name])
+    one = get_args(bare)[0] if is_list(bare) else bare
+    return get_args(one) if get_origin(one) is Literal else kind.declared()[name].allowed()
 
 
 def _entries_in_words(choices: Any) -> list[str]:

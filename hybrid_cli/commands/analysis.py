@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli import plugins
-from hybrid_cli.commands.common import MEASURE, NameOrPath, as_names
-from hybrid_cli.commands.fusion import FUSION
+from hybrid_cli.commands.common import MEASURE, QUALITY, START, TOOLS, NameOrPath, as_names
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import options
 from hybrid_cli.settings import MayWrite, Overwrites, ReadsFiles, Seeded, Settings, Writes
@@ -20,7 +19,6 @@ Format = Literal["table", "json", "csv", "markdown", "latex"]
 Study = Literal["robustness", "over-seeds", "aggregate", "agreement", "answerable"]
 FORMATS = ("trec", "msmarco", "dpr", "sentence-transformers", "hub", "pyserini", "anserini", "folder")
 
-ANALYSIS = "Analysis"
 MEASURED, TESTS, COMPLEMENT, STUDIES = "Measures", "Significance", "Complementarity", "Studies"
 SEVERAL_RUNS = "two or more runs"  # fact
 ACC = "acc@k"  # fact: a measure that searches texts for answers is among the measures
@@ -128,7 +126,7 @@ class Evaluate(MayWrite, Comparison):
     """
 
     command = "evaluate"
-    panel = ANALYSIS
+    panel = START
     examples = (
         "hybrid evaluate data/pydocs --split test out/bm25.parquet out/clear.parquet --measure MRR@10,nDCG@10,R@100",
         "hybrid evaluate data/pydocs --split test out/bm25.parquet out/retriever",
@@ -204,7 +202,7 @@ class Gate(ReadsFiles):
     """
 
     command = "gate"
-    panel = ANALYSIS
+    panel = QUALITY
     examples = (
         "hybrid gate out/retriever data/mine --split test --baseline quality.json --write",
         "hybrid gate out/retriever data/mine --split test --baseline quality.json --max-drop .02",
@@ -249,7 +247,7 @@ class Report(Writes, Comparison):
     """
 
     command = "report"
-    panel = ANALYSIS
+    panel = QUALITY
     examples = (
         "hybrid report data/pydocs --split test out/bm25.parquet out/dense.parquet out/clear.parquet "
         "--output out/report.html",
@@ -293,7 +291,7 @@ class Inspect(MayWrite):
     """
 
     command = "inspect"
-    panel = ANALYSIS
+    panel = TOOLS
     examples = (
         "hybrid inspect out/clear.parquet",
         "hybrid inspect --verify out/clear.parquet out/clear-index",
@@ -358,7 +356,7 @@ class Export(Writes):
     """
 
     command = "export"
-    panel = ANALYSIS
+    panel = TOOLS
     examples = (
         "hybrid export out/clear.parquet --format trec --output out/clear.trec",
         "hybrid export out/bm25 --dense out/clear-index --format parquet --output out/parquet",
@@ -398,7 +396,7 @@ class Doctor(Settings):
     """Check the requirements of hybrid on this machine, and print installation commands for missing ones."""
 
     command = "doctor"
-    panel = ANALYSIS
+    panel = TOOLS
     examples = ("hybrid doctor",)
 
 
@@ -464,7 +462,7 @@ class Judge(ReadsFiles, Seeded):
     """
 
     command = "judge"
-    panel = FUSION
+    panel = START
     examples = (
         "hybrid judge data/mine --split dev out/bm25.parquet out/dense.parquet --output judgments.tsv",
         "hybrid judge out/retriever --queries queries.txt --rater anna --output judgments.jsonl",

@@ -7,13 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, OnError, PseudoQueries
-from hybrid_cli.commands.common import MEASURE, EncoderContract, OnDevice, StartModel
+from hybrid_cli.commands.common import MEASURE, START, EncoderContract, OnDevice, StartModel
 from hybrid_cli.commands.data import PSEUDO, Prepare, PrepareFiles, PrepareRows
 from hybrid_cli.errors import option_error
 from hybrid_cli.settings import Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
-
-START = "Start"
 
 
 @dataclass(frozen=True)

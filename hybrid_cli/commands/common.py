@@ -28,6 +28,10 @@ from hybrid_cli.settings.options import (
 from hybrid_cli.training import options as training
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
+# panels of `hybrid --help`, by task
+START, COLLECTIONS, INDEXES, TRAINING = "Start here", "Collections", "Indexes", "Training"
+ENCODERS, FUSION, QUALITY, TOOLS = "Encoders", "Fusion", "Quality", "Tools"
+
 HITS = 1000  # hits per query of a run
 NameOrPath = str | Path  # a model name, `name=path`, or a path; settings store it as text
 

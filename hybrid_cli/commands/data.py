@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hybrid_cli.collections import options
-from hybrid_cli.commands.common import OnCluster, OnDevice
+from hybrid_cli.commands.common import COLLECTIONS, OnCluster, OnDevice
 from hybrid_cli.errors import option_error
 from hybrid_cli.perturbations.options import Perturbation
 from hybrid_cli.plugins import Registry
@@ -30,7 +30,6 @@ from hybrid_cli.settings.signature import settings_of
 
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
 
-DATA = "Data"
 SAMPLE, PASSAGES, PSEUDO = "Sample", "Passages", "Pseudo-queries"
 
 
@@ -143,7 +142,7 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
     """
 
     command = "prepare python-docs"
-    panel = DATA
+    panel = COLLECTIONS
     examples = (
         "hybrid prepare python-docs --output data/pydocs",
         "hybrid prepare python-docs --package rich --output data/rich",
@@ -187,7 +186,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     """
 
     command = "prepare files"
-    panel = DATA
+    panel = COLLECTIONS
     examples = (
         "hybrid prepare files docs.csv --queries queries.tsv --qrels qrels.tsv --output data/mine",
         "hybrid prepare files handbook/ --on-error skip --output data/handbook",
@@ -249,7 +248,7 @@ class PrepareBeir(PrepareRows, options.Beir):
     """
 
     command = "prepare beir"
-    panel = DATA
+    panel = COLLECTIONS
     examples = (
         "hybrid prepare beir scifact --output data/scifact",
         "hybrid prepare beir nq --sample 100000 --output data/nq-100k",
@@ -273,7 +272,7 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
     """
 
     command = "prepare msmarco"
-    panel = DATA
+    panel = COLLECTIONS
     examples = (
         "hybrid prepare msmarco collection.tsv --queries dev=queries.dev.small.tsv --qrels dev=qrels.dev.small.tsv "
         "--output data/msmarco",
@@ -303,7 +302,7 @@ class PrepareDpr(PrepareRows, options.Dpr):
     """
 
     command = "prepare dpr"
-    panel = DATA
+    panel = COLLECTIONS
     examples = (
         "hybrid prepare dpr psgs_w100.tsv --questions test=nq-test.qa.csv --training train=biencoder-nq-train.json "
         "--output data/nq",
@@ -335,7 +334,7 @@ class PrepareTevatron(PrepareRows, options.Tevatron):
     """
 
     command = "prepare tevatron"
-    panel = DATA
+    panel = COLLECTIONS
     examples = ("hybrid prepare tevatron train=train.jsonl dev=dev.jsonl --corpus corpus.jsonl --output data/msmarco",)
 
     training: Mapping[str, Path] = argument(REQUIRED, metavar="SPLIT=FILE...")
@@ -359,7 +358,7 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
     """
 
     command = "prepare trec"
-    panel = DATA
+    panel = COLLECTIONS
     examples = (
         "hybrid prepare trec robust04/ --topics test=topics.robust04.txt --qrels test=qrels.robust04.txt "
         "--encoding latin-1 --output data/robust04",
@@ -391,7 +390,7 @@ class PrepareIrds(PrepareRows, options.Irds):
     """
 
     command = "prepare irds"
-    panel = DATA
+    panel = COLLECTIONS
     examples = ("hybrid prepare irds dev=msmarco-passage/dev/small msmarco-passage/train --output data/msmarco",)
 
     ids: Sequence[str] = argument(REQUIRED, metavar="[SPLIT=]ID...")
@@ -406,7 +405,7 @@ def prepare_with(name: str, added: Any) -> type[Prepare]:
     if not inspect.isfunction(added):
         raise ValueError(f"{type(added).__name__} is no function that returns a Source")
     title = "".join(part.title() for part in re.split("[-_]", name))
-    attributes = {"command": f"prepare {name}", "panel": DATA, "reader": staticmethod(added)}
+    attributes = {"command": f"prepare {name}", "panel": COLLECTIONS, "reader": staticmethod(added)}
     return settings_of(added, PrepareRows, f"Prepare{title}", **attributes)
 
 
@@ -449,7 +448,7 @@ class Split(Seeded, Writes):
     """
 
     command = "split"
-    panel = DATA
+    panel = COLLECTIONS
     examples = ("hybrid split data/robust04 --folds 5 --output out/folds",)
 
     collection: Path = argument(REQUIRED)
@@ -509,7 +508,7 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
     """
 
     command = "perturb"
-    panel = DATA
+    panel = COLLECTIONS
     examples = (
         "hybrid perturb data/pydocs --split test --attack lite --output out/attacked",
         "hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet",

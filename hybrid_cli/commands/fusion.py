@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hybrid_cli.commands.common import HITS, MEASURE, NameOrPath, OnDevice
+from hybrid_cli.commands.common import FUSION, HITS, INDEXES, MEASURE, START, NameOrPath, OnDevice
 from hybrid_cli.commands.retrieval import (
     RETRIEVER,
     SINGLE_INDEX,
@@ -38,7 +38,6 @@ from hybrid_cli.settings.options import (
     when,
 )
 
-FUSION = "Fusion"
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
 MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
 EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing or by the method
@@ -287,7 +286,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
     """
 
     command = "update"
-    panel = FUSION
+    panel = INDEXES
     examples = (
         "hybrid update out/mine docs/",
         "hybrid update out/retriever docs.jsonl --prune",
@@ -358,7 +357,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     """
 
     command = "serve"
-    panel = FUSION
+    panel = START
     examples = (
         "hybrid serve out/retriever",
         "hybrid serve out/retriever --collection data/mine --split dev --judgments judgments.jsonl --open",

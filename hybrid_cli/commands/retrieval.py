@@ -10,8 +10,11 @@ from typing import Any, Literal
 
 from hybrid_cli.commands.common import (
     ENCODER,
+    ENCODERS,
     HITS,
+    INDEXES,
     MEASURE,
+    START,
     EncoderContract,
     NameOrPath,
     OnDevice,
@@ -40,7 +43,7 @@ from hybrid_cli.settings.options import (
     when,
 )
 
-LEXICAL, RETRIEVAL, TUNING = "Lexical", "Retrieval", "Tuning"
+TUNING = "Tuning"
 SEVERAL = "Several indexes"
 RETRIEVER = "a retriever"  # fact about an index
 SINGLE_INDEX = "an index"  # fact about an index: it is no retriever
@@ -84,7 +87,7 @@ class IndexBm25(Threaded, Writes, BM25Options):
     """
 
     command = "index-bm25"
-    panel = LEXICAL
+    panel = INDEXES
     examples = (
         "hybrid index-bm25 data/pydocs --k1 0.9 --b 0.4 --output out/bm25",
         "hybrid index-bm25 data/pydocs --tune --split dev --output out/bm25-tuned",
@@ -209,7 +212,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         split: Split of the collection: train, dev, test, ...
         queries: Query file, or query vectors written by `encode`. With `--tune`, it replaces the queries of COLLECTION.
         query: Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.
-        interactive: Read queries from standard input, one per line, and print the hits of each.
+        interactive: Read queries from standard input, one per line, and print the hits of each; `exit` ends.
         form: Format of printed hits; `json`: one object per query, on one line.
         hits: Hits per query.
         filter: Return only documents for which a condition over their metadata (`prepare --metadata`) is true, in the
@@ -223,7 +226,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
     """
 
     command = "search"
-    panel = RETRIEVAL
+    panel = START
     examples = (
         "hybrid search data/pydocs --split test --index out/bm25 --hits 1000 --output out/bm25.parquet",
         "hybrid search data/pydocs --split test --exact --index out/clear-index,out/bm25 --weights 1,0.5 "
@@ -373,7 +376,7 @@ class Combine(OnDevice, Writes):
     """
 
     command = "combine"
-    panel = RETRIEVAL
+    panel = ENCODERS
     examples = (
         "hybrid combine out/dense out/lambda --output out/spar",
         "hybrid combine out/dense out/lambda --tune data/pydocs --index out/spar-index --output out/spar-tuned",
@@ -559,7 +562,7 @@ class Encode(DenseTexts, SparseTexts, ImportedVectors, RebuiltIndex, CombinedInd
     """
 
     command = "encode"
-    panel = RETRIEVAL
+    panel = INDEXES
     examples = (
         "hybrid encode data/pydocs --model out/clear --output out/clear-index",
         "hybrid encode data/pydocs --model models/ance --preset ance --output out/ance-index",
@@ -623,7 +626,7 @@ class Presets(Settings):
     """List the presets: contracts of published models, for `--preset`, and published experiments, for `--config`."""
 
     command = "presets"
-    panel = RETRIEVAL
+    panel = ENCODERS
     examples = ("hybrid presets",)
 
 
@@ -645,7 +648,7 @@ class ConvertCheckpoint(Overwrites):
     """
 
     command = "convert-checkpoint"
-    panel = RETRIEVAL
+    panel = ENCODERS
     examples = (
         "hybrid convert-checkpoint downloads/ance models/ance",
         "hybrid convert-checkpoint dpr-question models/dpr --documents dpr-context",

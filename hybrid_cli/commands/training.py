@@ -13,6 +13,7 @@ from hybrid_cli.commands.common import (
     OBJECTIVE,
     OPTIMIZATION,
     PROJECTION,
+    TRAINING,
     VALIDATION,
     AdaptedModel,
     Architecture,
@@ -68,7 +69,6 @@ from hybrid_cli.training.options import (
     mining_depth,
 )
 
-TRAINING = "Training"
 TEACHER, STATIC, SPANS = "Teacher", "Static encoder", "Spans"
 
 

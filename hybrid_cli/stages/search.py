@@ -360,12 +360,13 @@ def _warn_other_corpus(settings: Search, collection: Path, parts: Sequence[Seque
 
 
 def _asked(hits: Callable[[str], pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield each query on standard input with its hits; empty lines are skipped."""
-    while True:
-        console.prompt("query> ")
-        if not (line := console.read_line()):
+    """Yield each query on standard input with its hits; empty lines are skipped, and `exit` on a terminal ends."""
+    if console.asks():
+        console.note("type a query; exit or Ctrl-D ends")
+    while line := console.ask("query> "):
+        if (query := _valid(line).strip()) == "exit" and console.asks():
             return
-        if query := _valid(line).strip():
+        if query:
             yield query, hits(query)
 
 
