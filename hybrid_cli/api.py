@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import retrievers
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import index_kinds, manifests_of, metadata_of, open_texts
 from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, of_auto
 from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.commands import Encode, SearchOptions, TrainDense
 from hybrid_cli.commands.retrieval import RETRIEVER
@@ -131,7 +131,7 @@ def open_retriever(path: PathLike, **options: Any) -> OpenIndex:
     folder = _local(path)[0]
     settings = SearchOptions(**options)
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
-    files = RetrieverFiles.read(retriever_at(folder) or folder)
+    files = RetrieverFiles.read(of_auto(folder))
     index, again = retrievers.open_retriever(files, settings), partial(open_retriever, path, **options)
     return OpenIndex(index, open_texts(files.manifests), files.manifests, again)
 

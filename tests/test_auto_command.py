@@ -74,6 +74,42 @@ def test_every_printed_command_can_be_pasted(made: tuple[Path, Done]) -> None:
         assert again.says("up-to-date"), line
 
 
+JUDGED = "--queries {whole}/pseudo/queries.dev.parquet --qrels {whole}/pseudo/qrels.dev.parquet"
+COMMANDS = {
+    "inspect": "inspect {folder}",
+    "export": "export {folder} --format folder --output exported",
+    "label": "label {whole}/collection --index {folder} --output labels",
+    "search": "search --index {folder} --query salt --format json",
+    "judge": "judge {folder} --queries queries.txt --output judgments.tsv",
+    "mine-negatives": f"mine-negatives {{whole}}/collection {JUDGED} --index {{folder}} --output mined.parquet",
+    "fuse": "fuse bm25=bm25.parquet dense=dense.parquet --weights @{folder} --output fused.parquet",
+    "evaluate": f"evaluate hybrid={{folder}} {JUDGED} --format json",
+    "report": f"report hybrid={{folder}} bm25={{whole}}/bm25 {JUDGED} --output report.html",
+    "gate": f"gate hybrid={{folder}} {JUDGED} --write --baseline base.json",
+    "update": "update {folder} --remove queries.txt --dry-run",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_folder_of_auto_is_a_retriever_for_every_command(
+    made: tuple[Path, Done], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, done = made[0], []
+    for folder in (whole, whole / "retriever"):
+        (place := tmp_path / folder.name).mkdir()
+        monkeypatch.chdir(place)
+        monkeypatch.setattr("sys.stdin", io.StringIO("1\nq\n"))
+        write_lines(place / "queries.txt", ["salt in sea water"])
+        if command == "fuse":
+            for side in ("bm25", "dense"):
+                queries = whole / "pseudo" / "queries.dev.parquet"
+                ran("search", "--queries", queries, "--index", whole / side, "--output", f"{side}.parquet")
+        done.append(hybrid(*COMMANDS[command].format(folder=folder, whole=whole).split()))
+    assert done[0].out == done[1].out
+    refused = {"update": "unknown-id", "gate": "too-few-queries"}
+    assert [each.problem for each in done] == [refused.get(command, "")] * 2, done[0].err
+
+
 def finds(line: str, query: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Return whether the suggested search, which reads queries from standard input, prints hits."""
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{query}\n"))
@@ -143,7 +179,7 @@ def test_few_judged_queries_tune_the_weights(source: Path, tmp_path: Path, monke
     assert pseudo_note("title") not in done.out
     assert not done.says("no-judgments")
     searched = commands(done)[-1]
-    assert f"--index {tmp_path / 'out/retriever'} " in searched
+    assert f"--index {tmp_path / 'out'} " in searched
     assert finds(searched, "salt in sea water", monkeypatch)
 
 

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 from command import raises
 from fused_rankings import fused_run, recipe, run_of
-from scipy import stats
 
 from hybrid_cli import runs
 from hybrid_cli.commands import Fuse
@@ -19,7 +18,7 @@ from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.prior import FILE, MEASURES, Prior, read_prior
-from hybrid_cli.fusion.selection import Choice, Trials, Values, interval, queries_to_tell, select, worth_of_more
+from hybrid_cli.fusion.selection import Choice, Trials, Values, interval, select, worth_of_more
 from hybrid_cli.fusion.weights import Tuned, chosen_weights
 from hybrid_cli.stages.fuse import families_to_try
 
@@ -298,18 +297,6 @@ def test_the_interval_of_a_mean_is_that_of_students_t() -> None:
     assert interval(np.array([0.0, 1.0]), least=0.0) == (0.0, 1.0), "no mean of a measure is outside of this range"
     assert interval(np.array([0.0, 1.0])) == (-1.0, 1.0)
     assert interval(np.array([1.0])) is None
-
-
-def test_the_queries_that_tell_a_difference_have_a_power_of_80_percent() -> None:
-    noise = np.random.default_rng(0).normal(0, 0.3, 400)
-    noise -= noise.mean()
-    for shift in (0.1, 0.01):
-        assert queries_to_tell(noise + shift) == pytest.approx((2.8 * noise.std(ddof=1) / shift) ** 2, rel=0.05)
-    few = queries_to_tell(np.array([0.1, 0.2, 0.3]))  # an effect of 2 standard deviations
-    assert few is not None
-    powers = [1 - stats.nct.cdf(stats.t.ppf(0.975, n - 1), n - 1, 2 * math.sqrt(n)) for n in (few - 1, few)]
-    assert powers[0] < 0.8 <= powers[1]
-    assert queries_to_tell(np.zeros(5)) is queries_to_tell(np.array([0.3])) is None
 
 
 def test_additional_queries_are_worth_less_if_there_are_many() -> None:

@@ -84,7 +84,7 @@ def test_evidence_counts_the_grades_of_people_alone_and_single_runs_are_correcte
     random = np.random.default_rng(0)
     write("machine.tsv", {pair: int(random.random() < 0.1) ^ grade for pair, grade in truth.items()}, "machine:m")
     made, few = tuned("made.json", machine="machine.tsv"), tuned("few.json")
-    looks, alone = {look["baseline"]: look for look in made["evidence"]}, few["alone"]
+    looks, alone = made["evidence"], few["alone"]
     assert made["verdict"]["wins"] + made["verdict"]["losses"] < PEOPLE, "some queries have equal values"
     assert looks["two"]["queries"] == PEOPLE
     assert looks["one"]["difference"] - looks["two"]["difference"] == pytest.approx(alone["two"] - alone["one"])

@@ -30,7 +30,7 @@ from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Index
 from hybrid_cli.storage import Kind, disk, layout
 
-OF_AUTO = "retriever"  # in the folder of `auto`
+OF_AUTO, COLLECTION_OF_AUTO = "retriever", "collection"  # in the folder of `auto`
 QUERIES = 200  # whose scores give the deviations of an untuned fusion
 SEED = 42
 _DEPTH = 200  # hits of each index whose scores count
@@ -113,15 +113,21 @@ def is_retriever(path: Path) -> bool:
     return made is not None and made.kind == Kind.RETRIEVER
 
 
-def retriever_at(path: Path) -> Path | None:
-    """Return a retriever, or that of the folder of `auto`; None for any other path."""
-    return next((folder for folder in (path, path / OF_AUTO) if is_retriever(folder)), None)
+def of_auto(path: Path) -> Path:
+    """Return the retriever of a folder of `auto`; any other path as it is."""
+    return path / OF_AUTO if is_retriever(path / OF_AUTO) and not is_retriever(path) else path
+
+
+def user_folder(path: Path) -> Path:
+    """Return the folder that the user named: that of `auto` for its parts, whose names are the same everywhere."""
+    whole = path.resolve()
+    return whole.parent if whole.name in (OF_AUTO, COLLECTION_OF_AUTO) and whole.parent.name else path
 
 
 def find_retriever(path: Path) -> RetrieverFiles | None:
     """Read a retriever, or that of the folder of `auto`; None for any other path; see `RetrieverFiles.read`."""
-    folder = retriever_at(path)
-    return None if folder is None else RetrieverFiles.read(folder)
+    folder = of_auto(path)
+    return RetrieverFiles.read(folder) if is_retriever(folder) else None
 
 
 def read_retriever(folder: Path) -> StoredRetriever:

@@ -129,8 +129,8 @@ def _unexpected(word: str, words: Sequence[str], kind: type[Settings]) -> InputE
     before = [given for given in words[: len(words) - words[::-1].index(word) - 1] if given.startswith("-")]
     option = before[-1].partition("=")[0] if before else ""
     if option not in named:
-        missing = [spelling(name, declared) for name, declared in kind.declared().items() if declared.default is REQUIRED]
-        option = next((one for one in missing if one not in words), "")
+        required = (name for name, declared in kind.declared().items() if declared.default is REQUIRED)
+        option = next((one for name in required for one in _spelled(kind, name)[:1] if one not in words), "")
         hint = f"pass it with its option, such as {option}" if option else "values follow their option"
     elif bare_type(kind.types()[named[option]]) is bool:
         hint = f"{option} takes no value"
@@ -313,7 +313,7 @@ def _parameter(kind: type[Settings], name: str) -> inspect.Parameter:
         return [",".join([*others, choice]) for choice in chosen]
 
     settings: dict[str, Any] = {"help": help_text(kind, name, lazy=True), "show_default": False}
-    if name in kind.declared() and declared.choices or get_origin(bare) is Literal:
+    if (name in kind.declared() and declared.choices) or get_origin(bare) is Literal:
         settings["autocompletion"] = complete
     typed: Any = str
     if is_pair(bare):
@@ -425,7 +425,6 @@ def help_text(kind: type[Settings], name: str, lazy: bool = False, default: bool
         default: add the default, or `required`.
     """
     declared, bare = kind.declared()[name], bare_type(kind.types()[name])
-    one = get_args(bare)[0] if is_list(bare) else bare
     parts = [
         " ".join(declared.help.split()),
         *([] if lazy and not isinstance(declared.choices, dict) else _entries_in_words(declared.choices)),

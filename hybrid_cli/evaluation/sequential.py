@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -29,7 +28,6 @@ class Evidence:
     """A comparison of the values of two systems on the queries judged so far.
 
     Attributes:
-        baseline: name of the system that is compared with.
         queries: number of judged queries.
         difference: mean difference.
         probability: that the true mean difference is above 0, by Student's t with a flat prior; None if unknown.
@@ -37,7 +35,6 @@ class Evidence:
         more: judged queries until a decision, if the differences stay as they are; None if it is made, or unknown.
     """
 
-    baseline: str
     queries: int
     difference: float
     probability: float | None
@@ -46,14 +43,15 @@ class Evidence:
     more: int | None
 
     @classmethod
-    def of(cls, baseline: str, differences: Values) -> Evidence:
-        """Return the evidence in differences [queries], each from -1 to 1, in the order of judging.
+    def of(cls, differences: Values) -> Evidence:
+        """Return the evidence in differences [queries] in the order of judging, which must not depend on the outcome.
 
-        The queries must be judged in an order that does not depend on the outcome.
+        Without a bound, of values beyond -1 and 1, nothing is decided.
         """
+        if len(differences) and np.abs(differences).max() > 1:
+            return cls(len(differences), float(differences.mean()), None, -math.inf, math.inf, None)
         low, high = _bound(differences), -_bound(-differences)
         return cls(
-            baseline,
             len(differences),
             float(differences.mean()) if len(differences) else 0.0,
             _probability(differences),
@@ -61,11 +59,6 @@ class Evidence:
             high,
             None if low > 0 or high < 0 else _more(differences),
         )
-
-    @classmethod
-    def stored(cls, content: Mapping[str, Any]) -> Evidence:
-        """Return the evidence of `content`."""
-        return cls(**{name: value for name, value in content.items() if name != "outcome"})
 
     @property
     def outcome(self) -> Literal["better", "worse", "undecided"]:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +20,8 @@ from hybrid_cli.fusion.options import LEXICAL_SHARE
 
 Values = NDArray[np.float64]
 _TIE = 1e-12
-_NORMAL = NormalDist()
-_ENOUGH_FOR_NORMAL = 200  # queries, from which Student's t is nearly normal
 _REPEATS = 20  # partitions into folds
-CONFIDENCE, POWER = 0.95, 0.8
+CONFIDENCE = 0.95
 
 
 def check_folds(folds: int, judged: Path, queries: int) -> None:
@@ -321,31 +318,6 @@ def interval(values: Values, least: float = -1.0) -> tuple[float, float] | None:
 
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / math.sqrt(len(values)))
     return max(least, float(values.mean()) - half), min(1.0, float(values.mean()) + half)
-
-
-def queries_to_tell(differences: Values) -> int | None:
-    """Return the judged queries at which a mean difference of this size is significant with a power of .8.
-
-    A two-sided paired t-test at .05: the smallest n for which Student's noncentral t has this power, from the normal
-    approximation ((1.96 + 0.84) sd / mean)^2 on. None if the mean is 0 or there are fewer than two differences.
-    """
-    mean = float(differences.mean())
-    if len(differences) < 2 or abs(mean) < _TIE:
-        return None
-    quantiles = _NORMAL.inv_cdf((1 + CONFIDENCE) / 2) + _NORMAL.inv_cdf(POWER)
-    size = abs(mean) / max(float(differences.std(ddof=1)), _TIE)  # of the effect
-    number = max(2, math.ceil((quantiles / size) ** 2))
-    while number < _ENOUGH_FOR_NORMAL and _power(number, size) < POWER:
-        number += 1
-    return number
-
-
-def _power(queries: int, size: float) -> float:
-    """Return the power of a two-sided paired t-test at .05 for a mean of `size` standard deviations."""
-    from scipy.special import nctdtr, stdtrit
-
-    critical = stdtrit(queries - 1, (1 + CONFIDENCE) / 2)
-    return 1.0 - float(nctdtr(queries - 1, size * math.sqrt(queries), critical))
 
 
 def worth_of_more(table: Trials, more: int, folds: int, seed: int) -> float | None:

@@ -12,7 +12,7 @@ from hybrid_cli import storage
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
-from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, queries_to_tell, worth_of_more
+from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, worth_of_more
 from hybrid_cli.inputs.json_values import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
@@ -123,7 +123,6 @@ class Tuned:
             "gain": float(gains.mean()),
             "gain_interval": ends,
             "gain_distinguishable": ends is not None and (ends[0] > _ZERO or ends[1] < -_ZERO),
-            "queries_to_tell": queries_to_tell(gains),
             "prior_queries": table.prior_queries if table.prior is not None else 0.0,
             "share_of_prior": table.share_of_prior,
             "worth_of_ten_more": None if self.people else worth_of_more(table, MORE, self.folds, self.seed),

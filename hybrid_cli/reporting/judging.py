@@ -29,9 +29,9 @@ from hybrid_cli.console import styled
 from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.evaluation.retrieved import Pool
-from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.reporting.snippets import cells, match_words
 from hybrid_cli.reporting.tables import figure
+from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.groups import documents_of
 
@@ -124,8 +124,8 @@ class ComparedRuns:
         qids = pl.Series(list(judged), dtype=pl.String)
         return Run.of(fuse({name: run.of_queries(qids).table() for name, run in self.opened.items()}, "minmax"))
 
-    def evidence(self, fused: Run, judged: JudgedQueries) -> list[Evidence]:
-        """Return the evidence that a fusion is better than each run, on judged queries in their order."""
+    def verdict(self, fused: tuple[str, Run], judged: JudgedQueries) -> Verdict:
+        """Compare a fusion, with its name, with the best run, on judged queries in their order."""
         grades = [(qid, docid, grade) for qid, of_query in judged.items() for docid, grade in of_query.items()]
         qrels = pl.DataFrame(grades, schema={"qid": pl.String, "docid": pl.String, "relevance": pl.Int32}, orient="row")
 
@@ -135,8 +135,9 @@ class ComparedRuns:
                 return np.zeros(len(judged))
             return evaluate_run(hits, qrels, [self.measure])["value"].to_numpy()
 
-        best = values(fused)
-        return [Evidence.of(name, best - values(run)) for name, run in self.opened.items()]
+        alone = {name: values(run) for name, run in self.opened.items()}
+        best = max(alone, key=lambda name: alone[name].mean())
+        return Verdict.of(self.measure, (best, alone[best]), (fused[0], values(fused[1])), every_look=True)
 
     def weight(self, judged: JudgedQueries) -> tuple[str, WeightRange] | None:
         """Return the name of the second of two runs and its weights that fit; None for no judged query."""

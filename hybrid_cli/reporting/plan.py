@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.indexes import corpora_of, manifests_of
 from hybrid_cli.artifacts.inputs import has_content
 from hybrid_cli.artifacts.judged import collection_of, judgments_of, missing_split, queries_of_judgments
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, retriever_at
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Evaluate, Report, Search
 from hybrid_cli.commands.analysis import ACC, Comparison, GateInputs
@@ -277,7 +277,7 @@ def with_searched(settings: C, folder: Path, call: Callable[[Settings], Any]) ->
 
 def searchable_at(path: Path) -> Path | None:
     """Return a retriever, that of the folder of `auto`, or an index; None for any other path."""
-    if (retriever := retriever_at(path)) is not None:
+    if is_retriever(retriever := of_auto(path)):
         return retriever
     made = artifacts.find_manifest(path) if path.is_dir() else None
     return path if made is not None and made.kind in _INDEXES else None

@@ -76,20 +76,20 @@ class Summary:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the verdict on the best run against the first baseline, by nDCG@10 or else the first measure.
+        """Return the verdict on the best run against the best baseline, by nDCG@10 or else the first measure.
 
         None without another run, and where a figure is not what users would see: pseudo-queries, or queries that the
         runs were tuned or trained on.
         """
-        others = [run for run in self.runs if run not in self.baselines[:1]]
+        others = [run for run in self.runs if run not in self.baselines] or self.runs[1:]
         if not others or not self.baselines or {"pseudo_queries", "reused"} & set(self.settings):
             return None
         names = self.measures
         measure = _MAIN_MEASURE if _MAIN_MEASURE in names else names[0]
         wide = self.values.filter(measure=measure).pivot(on="run", index="qid", values="value")
         best = max(others, key=lambda run: self.means[run, measure])
-        first = self.baselines[0]
-        return Verdict.of(measure, (first, wide[first].to_numpy()), (best, wide[best].to_numpy()))
+        against = max(set(self.baselines) - {best}, key=lambda run: self.means[run, measure])
+        return Verdict.of(measure, (against, wide[against].to_numpy()), (best, wide[best].to_numpy()))
 
     def result(self) -> Result:
         """Return the summary in the form of every format."""

@@ -12,11 +12,10 @@ from hybrid_cli import console
 from hybrid_cli.collections.collection import values_of
 from hybrid_cli.commands import Doctor, Presets, Search
 from hybrid_cli.errors import HybridError
-from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
 from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
-from hybrid_cli.reporting.verdict import Verdict, evidence_sentence
+from hybrid_cli.reporting.verdict import Verdict
 
 if TYPE_CHECKING:
     from hybrid_cli.fusion.tuning import TunedWeight
@@ -126,8 +125,7 @@ def show_tuned(tuned: Mapping[str, Any]) -> None:
 
 def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences on the choice, its gain, and the worth of more judged queries."""
-    best, queries, kept = tuned["best_single"], tuned["queries"], tuned.get("keeps_untuned", False)
-    if kept:
+    if tuned.get("keeps_untuned", False):
         scores = f"whose {tuned['measure']} of {figure(tuned['score'])} is not below {figure(tuned['held_out'])}"
         yield f"Chosen: the untuned {tuned['method']}, {scores}, that of tuned weights on held-out queries."
     else:
@@ -136,16 +134,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
             yield f"Chosen: {used} alone."
         yield "The plateau has the weights whose score is within one standard error of the best; its middle is chosen."
     if tuned["gain_interval"] is None:
-        yield f"One judged query: there is no held-out score, and the gain over {best} is unknown."
-    else:
-        low, high = tuned["gain_interval"]
-        clear = "distinguishable from none" if tuned["gain_distinguishable"] else "not distinguishable from none"
-        clear = f"{best} alone is better" if tuned["gain_distinguishable"] and high < 0 else clear
-        ends = ", ".join(figure(end) for end in tuned["held_out_interval"])
-        what, fair = ("Score", tuned["score"]) if kept else ("Held-out score", tuned["held_out"])
-        yield f"{what}: {figure(fair)} [{ends}] (95% intervals over {queries:,} judged queries)."
-        gain, low, high = (with_sign(value, 4) for value in (tuned["gain"], low, high))
-        yield f"Gain over {best} alone: {gain} [{low}, {high}], {clear}."
+        yield f"One judged query: there is no held-out score, and the gain over {tuned['best_single']} is unknown."
     if "machine_weight" in tuned:
         weight = f"{figure(tuned['machine_weight'], 2)} (0: useless, 1: as good as people)"
         yield f"Corrected by a machine, which judged {tuned['machine_queries']:,} more queries; its weight: {weight}."
@@ -154,17 +143,12 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         yield f"Evidence: {1 - share:.0%} from the judged queries, {share:.0%} from other collections, {count}."
     else:
         yield f"Evidence: the judged queries alone; no prior of other collections, since {tuned['no_prior']}."
-    worth = tuned["worth_of_ten_more"]
-    if worth is not None:
-        gain = f"{with_sign(worth, 4)} {tuned['measure']}" if worth >= _SHOWN_GAIN else "no measurable gain"
-        yield f"Expected from ten more judged queries: {gain}."
+
+
+def show_verdict(tuned: Mapping[str, Any]) -> None:
+    """Print whether the tuned fusion is better than the best run; nothing for pseudo-queries."""
     if verdict := tuned.get("verdict"):
-        yield Verdict.stored(verdict).sentence()
-    for evidence in map(Evidence.stored, tuned.get("evidence", ())):
-        yield evidence_sentence("hybrid", tuned["measure"], evidence)
-
-
-_SHOWN_GAIN = 0.00005  # smaller ones would be printed as 0
+        prose([Verdict.stored(verdict).sentence()])
 
 
 def show_candidates(tried: Sequence[Mapping[str, Any]]) -> None:

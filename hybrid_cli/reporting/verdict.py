@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hybrid_cli.evaluation.sequential import Evidence
-from hybrid_cli.fusion.selection import Values, interval, queries_to_tell
+from hybrid_cli.fusion.selection import Values, interval
 from hybrid_cli.reporting.tables import figure, with_sign
 
 _TIE = 1e-12  # smaller differences are rounding errors
-_SURE = 0.001  # no probability is shown nearer to 0 or 1
 
 
 @dataclass(frozen=True)
@@ -21,10 +20,13 @@ class Verdict:
     Attributes:
         baseline, run: names.
         before, after: means of the baseline and of the run.
-        interval: 95% interval of the mean difference, by Student's t; None for one query.
+        interval: 95% interval of the mean difference; None for one query.
+        every_look: the interval holds at all looks together, for queries that are judged until it decides; else it is
+            that of Student's t, for queries that were chosen before.
         wins, losses: queries on which the run is better and worse.
         queries: number of judged queries.
-        needed: judged queries at which a difference of this size would be significant with a power of .8.
+        more: further judged queries until a decision at every look, if their differences are like those so far; None
+            if it is made, or unknown.
     """
 
     measure: str
@@ -36,11 +38,17 @@ class Verdict:
     wins: int
     losses: int
     queries: int
-    needed: int | None
+    more: int | None
+    every_look: bool = False
 
     @classmethod
     def of(
-        cls, measure: str, baseline: tuple[str, Values], run: tuple[str, Values], gains: Values | None = None
+        cls,
+        measure: str,
+        baseline: tuple[str, Values],
+        run: tuple[str, Values],
+        gains: Values | None = None,
+        every_look: bool = False,
     ) -> Verdict:
         """Compare the values [queries] of a run with those of a baseline, each with its name.
 
@@ -48,12 +56,15 @@ class Verdict:
             measure: name of the measure.
             baseline, run: name and values.
             gains: gain on each query, of which wins and losses are counted; None for the differences of the values.
+            every_look: see the class; the queries must be judged in an order that does not depend on the outcome.
         """
         differences = run[1] - baseline[1]
         gains = differences if gains is None else gains
         means = float(baseline[1].mean()), float(run[1].mean())
         counts = int((gains > _TIE).sum()), int((gains < -_TIE).sum()), len(differences)
-        return cls(measure, baseline[0], run[0], *means, interval(differences), *counts, queries_to_tell(differences))
+        evidence = Evidence.of(gains)
+        ends = (evidence.low, evidence.high) if every_look else interval(differences)
+        return cls(measure, baseline[0], run[0], *means, ends, *counts, evidence.more, every_look)
 
     @classmethod
     def stored(cls, content: Mapping[str, Any]) -> Verdict:
@@ -75,22 +86,9 @@ class Verdict:
         """Return the verdict for people who read no tables."""
         means = f"{self.baseline} {figure(self.before, 3)} -> {self.run} {figure(self.after, 3)} {self.measure}"
         if self.outcome == "undecided":
-            more = None if self.needed is None else self.needed - self.queries
-            rest = f"; about {more:,} more would, if the difference is what it seems" if more and more > 0 else ""
+            rest = "" if self.more is None else f"; about {self.more:,} more would, if they are like these"
             return f"{means}: {self.queries:,} judged queries cannot tell which is better{rest}."
         low, high = map(with_sign, self.interval or ())
         advice = "" if self.outcome == "better" else f" Keep {self.baseline}."
         counts = f"better on {self.wins:,} of {self.queries:,} queries, worse on {self.losses:,}"
         return f"{means} ({with_sign(self.after - self.before)}, 95% interval {low} to {high}): {counts}.{advice}"
-
-
-def evidence_sentence(run: str, measure: str, evidence: Evidence) -> str:
-    """Return how probably a run is better than a baseline, by how much, and how many more queries would decide."""
-    if evidence.probability is None:
-        return f"{run} against {evidence.baseline}: {evidence.queries:,} judged queries say nothing about {measure}."
-    low, high = with_sign(evidence.low, 3), with_sign(evidence.high, 3)
-    rest = "decided" if evidence.outcome != "undecided" else "undecided"
-    rest = rest if evidence.more is None else f"about {evidence.more:,} more judged queries would decide"
-    shown = figure(min(max(evidence.probability, _SURE), 1 - _SURE), 3)
-    difference = f"{with_sign(evidence.difference, 3)}, {low} to {high} however often one looks"
-    return f"{run} beats {evidence.baseline} with probability {shown}: {measure} {difference}; {rest}."

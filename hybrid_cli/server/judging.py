@@ -37,7 +37,6 @@ from hybrid_cli.reporting.judging import (
     best_first,
     judged_queries,
 )
-from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs import Run
 from hybrid_cli.server.answers import marked
 from hybrid_cli.server.live import Live
@@ -467,18 +466,15 @@ def _pooled(searched: Searched, rater: str) -> list[Pool]:
 
 
 def _verdict(searched: Searched, judged: JudgedQueries) -> Json:
-    """Return the evidence that the retriever is better than each side, and the weight that fits."""
+    """Return whether the retriever is better than its best side, and the weight that fits."""
     compared, main = searched.compared, searched.live.main
-    evidence, weight = [], None
+    verdict, weight = None, None
     if judged and len(compared.opened) > 1:
-        evidence = compared.evidence(Run.of(searched.tables[main]), judged)
+        verdict = compared.verdict((main, Run.of(searched.tables[main])), judged)
         weight = compared.weight(judged)
-    sentences = [evidence_sentence(main, compared.measure, each) for each in evidence]
     return {
-        "decided": bool(evidence) and all(each.outcome != "undecided" for each in evidence),
-        "evidence": [
-            {**each.content(), "sentence": sentence} for each, sentence in zip(evidence, sentences, strict=True)
-        ],
+        "decided": verdict is not None and verdict.outcome != "undecided",
+        "verdict": verdict and {**verdict.content(), "sentence": verdict.sentence()},
         "weight": weight and {"side": weight[0], **asdict(weight[1])},
     }
 

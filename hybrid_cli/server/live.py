@@ -21,9 +21,11 @@ from hybrid_cli.artifacts.retrievers import (
     StoredRetriever,
     default_fusion,
     find_retriever,
+    is_retriever,
     named_indexes,
+    of_auto,
     open_retriever,
-    retriever_at,
+    user_folder,
 )
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
@@ -92,8 +94,8 @@ class Live:
         if stored.scales is None and len(retriever.sides) > 1 and stored.missing == "exact":
             with suppress(InputError):  # no texts, of which the scales are
                 scales = default_fusion(retriever.sides, files.manifests).scales
-        folders = [retriever_at(other) or other for other in others]
-        names = short_names([files.folder, *folders])[1:] if folders else []
+        folders = [of_auto(other) for other in others]
+        names = short_names([*map(user_folder, [files.folder, *folders])])[1:] if folders else []
         opened = {name: _opened(_files(folder), options) for name, folder in zip(names, folders, strict=True)}
         live = cls(files, retriever, scales, opened)
         if repeated := next((name for name in live.systems if live.systems.count(name) > 1), None):
@@ -104,7 +106,7 @@ class Live:
     @property
     def name(self) -> str:
         """Return the name of the folder."""
-        return self.files.folder.resolve().name
+        return user_folder(self.files.folder).resolve().name
 
     @property
     def sides(self) -> list[str]:
@@ -363,7 +365,7 @@ def _files(path: Path) -> RetrieverFiles:
 def _opened(files: RetrieverFiles, options: SearchOptions) -> Retriever:
     if any(manifest.kind == Kind.DENSE_INDEX for shards in files.manifests for manifest in shards):
         import_module("torch")  # batches of queries need it; the first one would wait for the import
-    if retriever_at(files.folder) is not None:
+    if is_retriever(files.folder):
         return open_retriever(files, options)
     side = open_index(files.folder, options.changed(group=files.stored.group or NO_GROUPS))
     return Retriever({files.names[0]: side}, files.stored.recipe, files.stored.depth)

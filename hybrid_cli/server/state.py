@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from hybrid_cli import console
 from hybrid_cli.artifacts.indexes import corpora_of
 from hybrid_cli.artifacts.judged import collection_of
-from hybrid_cli.artifacts.retrievers import retriever_at
+from hybrid_cli.artifacts.retrievers import is_retriever, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Serve
 from hybrid_cli.errors import HybridError
@@ -194,9 +194,9 @@ def _open(settings: Serve, metrics: Metrics) -> Live:
 
 def _signature(settings: Serve) -> tuple[int, int, int] | None:
     """Return what changes when the retriever is written again; None while it is being replaced."""
-    folder = retriever_at(settings.retriever) if settings.retriever.exists() else None
     try:
-        stat = (folder / layout.RETRIEVER).stat() if folder is not None else settings.retriever.stat()
+        folder = of_auto(settings.retriever)
+        stat = (folder / layout.RETRIEVER if is_retriever(folder) else folder).stat()
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns, stat.st_size

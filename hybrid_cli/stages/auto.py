@@ -37,6 +37,7 @@ from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.reporting.summary import show
+from hybrid_cli.reporting.terminal import show_verdict
 from hybrid_cli.settings import Overwrites, Settings, command_line
 from hybrid_cli.stages import call, stage
 from hybrid_cli.training.dense import check_layers
@@ -120,15 +121,15 @@ def _compared(path: RecommendedPath, plan: AutoPlan, runs: dict[str, Path]) -> P
     report = path.at("report.html")
     path.run(Report(inputs, split=plan.test.split, baseline=["bm25", "dense"], output=report))
     judged = path.judged_tuning(plan)
-    if judged and plan.test == plan.tune and not read_tuned(path.at("weights.json")).get("keeps_untuned"):
-        console.note(f"\nauto: the weights were tuned on split {plan.test.split} too; `held out` above is unbiased")
+    if judged and plan.test == plan.tune and not (tuned := read_tuned(path.at("weights.json"))).get("keeps_untuned"):
+        show_verdict(tuned)  # of held-out queries: the weights were tuned on those that are measured
     _suggest_search(path, report, judged)
     return report
 
 
 def _suggest_search(path: RecommendedPath, made: Path, judged: bool) -> None:
     """Print what was made, and the command of a search; without judgments, that of judging too."""
-    retriever = path.at("retriever")
+    retriever = path.settings.output
     command = shlex.join(["hybrid", "search", "--index", str(retriever), "--interactive"])
     console.note(f"\nauto: {made}; to search:\n{command}")
     if not judged:

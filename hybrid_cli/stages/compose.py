@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -35,7 +36,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, tuned_recipe, weights_file, weights_path
-from hybrid_cli.reporting.terminal import show_calibration
+from hybrid_cli.reporting.terminal import show_calibration, show_verdict
 from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold, calibrate, prior_of
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.files import short_names
@@ -241,10 +242,13 @@ def _warn_trained(indexes: Sequence[Path], manifests: Sequence[Sequence[Manifest
 
 
 def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:
-    weights = stored.shares or stored.weights
-    parts = [f"{weight:g} {name}" for name, weight in zip(short_names(settings.indexes), weights, strict=True)]
+    weights = stored.shares or (stored.tuning or {}).get("shares") or stored.weights
+    shares = (weight / math.fsum(weights) for weight in weights)
+    parts = [f"{share:.0%} {name}" for name, share in zip(short_names(settings.indexes), shares, strict=True)]
     how = f"{stored.method}" if stored.shares is None else "exact scores in units of their deviations"
     console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each")
+    if settings.tune and stored.tuning is not None:
+        show_verdict(stored.tuning)
     if stored.calibration is not None:
         show_calibration(stored.calibration)
 

@@ -14,7 +14,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs, storage
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.opening import open_dense
-from hybrid_cli.artifacts.retrievers import RetrieverFiles
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Export
 from hybrid_cli.commands.analysis import FORMATS
@@ -75,7 +75,8 @@ def export(settings: Export) -> Path:
     Raises:
         InputError: the artifact has no such format, or an id does not fit it.
     """
-    path = named_model(settings.path)
+    given = of_auto(settings.path)
+    path = named_model(given)
     kind = _kind(path)
     forms = _formats(path, kind)
     if settings.form not in forms:
@@ -87,7 +88,7 @@ def export(settings: Export) -> Path:
         return write_folder(path, settings.output, settings.overwrite)
     if settings.collection is None and (settings.form == "dpr" or settings.split is not None):
         raise option_error("collection", None, "needed by --format dpr, and by --split", code="missing-option")
-    artifact = path if path == settings.path else artifacts.Named(str(settings.path), path)
+    artifact = path if path == given else artifacts.Named(str(settings.path), path)
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     names = ("collection", "dense", "qrels", "measurements")
     inputs |= {name: given for name in names if (given := getattr(settings, name)) is not None}

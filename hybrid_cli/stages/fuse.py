@@ -23,6 +23,7 @@ from hybrid_cli.artifacts.retrievers import (
     check_indexes,
     index_paths,
     is_retriever,
+    of_auto,
     read_retriever,
 )
 from hybrid_cli.collections import collection as collections
@@ -85,7 +86,7 @@ class StoredFusion:
     @classmethod
     def of(cls, path: Path) -> StoredFusion:
         """Read a retriever or a file of weights."""
-        if not is_retriever(path):
+        if not is_retriever(path := of_auto(path)):
             return cls(path, None, read_tuned(path))
         retriever = read_retriever(path)
         return cls(path, retriever, retriever.tuning or {})
@@ -352,8 +353,9 @@ def _tune(job: FusionJob) -> Path:
             check_folds(settings.folds, judged.path, queries)
         content = _content(job, judgments, judged, sides)
         output.write_json(content, queries=queries, trials=len(content["trials"]))
-    terminal.show_tuned(read_json(settings.output))
+    terminal.show_tuned(tuned := read_json(settings.output))
     if not is_nested():
+        terminal.show_verdict(tuned)
         _note_next(job)
     return settings.output
 
@@ -371,13 +373,13 @@ def _content(
     """
     dense = list(job.runs).index(sides[0]) if sides and len(job.runs) == 2 else None
     tuned, reason = _tuned(job, judgments, judged.path, dense)
-    content = tuned.content() | {"no_prior": reason, "verdict": None, "evidence": []}
+    content = tuned.content() | {"no_prior": reason, "verdict": None, "evidence": {}}
     if judged.pseudo_queries is not None:
         return content | {"pseudo_queries": judged.pseudo_queries}
-    baseline, gains = sides[1] if sides else content["best_single"], tuned.gains_by_people
+    baseline, gains = content["best_single"], tuned.gains_by_people
     compared = (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair)
     content["verdict"] = Verdict.of(job.settings.measure, *compared, gains[baseline]).content()
-    return content | {"evidence": [Evidence.of(name, values).content() for name, values in gains.items()]}
+    return content | {"evidence": {name: Evidence.of(values).content() for name, values in gains.items()}}
 
 
 def _note_next(job: FusionJob) -> None:

@@ -21,7 +21,7 @@ from hybrid_cli.artifacts.indexes import corpora_of, info_of, input_path
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.lineage import indexes_of
 from hybrid_cli.artifacts.opening import open_index
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, of_auto, read_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Inspect, SearchOptions
 from hybrid_cli.commands.common import as_names
@@ -120,7 +120,7 @@ def _only_path(settings: Inspect) -> Path:
         several = "" if settings.engine else "; --verify takes several artifacts, and --memory-table several runs"
         problem = f"inspect: needs one path, got {len(paths)}{several}"
         raise InputError(problem, code="number-of-values", option="paths", value=len(paths))
-    return Path(paths[0])
+    return of_auto(Path(paths[0]))
 
 
 def _memory(path: Path, manifest: Manifest) -> tuple[dict[str, int], int]:

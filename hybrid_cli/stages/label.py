@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import shards_of
 from hybrid_cli.artifacts.opening import open_lexical
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, open_retriever
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, of_auto, open_retriever
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Label, SearchOptions
 from hybrid_cli.errors import InputError
@@ -74,12 +74,12 @@ def _inputs(settings: Label) -> dict[str, Path]:
     collection = settings.collection
     inputs = {"corpus": collections.corpus_path(collection)}
     if settings.index is not None:
-        inputs["index"] = settings.index
-        if is_retriever(settings.index):
-            files = RetrieverFiles.read(settings.index)
+        inputs["index"] = index = of_auto(settings.index)
+        if is_retriever(index):
+            files = RetrieverFiles.read(index)
             indexes = {files.indexes[0]: files.manifests[0]}
         else:
-            indexes = {settings.index: [artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX)]}
+            indexes = {index: [artifacts.read_manifest(index, Kind.LEXICAL_INDEX)]}
         belongs_together(indexes=indexes, corpus=inputs["corpus"])
     if settings.run is not None:
         inputs["run"] = settings.run

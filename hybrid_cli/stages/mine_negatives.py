@@ -16,7 +16,7 @@ from hybrid_cli.artifacts import Output, read_manifest
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.judged import warn_raters
 from hybrid_cli.artifacts.opening import open_lexical
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import MineNegatives, Search
 from hybrid_cli.errors import option_error, path_error
@@ -78,7 +78,7 @@ def _with_ranking(settings: MineNegatives) -> MineNegatives:
     Raises:
         InputError: other sources, or several collections.
     """
-    retrievers = [path for path in settings.indexes if is_retriever(path)]
+    retrievers = [path for path in map(of_auto, settings.indexes) if is_retriever(path)]
     if not retrievers:
         return settings
     if len(settings.collections) > 1 or "sources" in settings.given:

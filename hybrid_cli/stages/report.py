@@ -12,6 +12,7 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Output, lineage
 from hybrid_cli.artifacts.judged import reused, warn_raters
 from hybrid_cli.artifacts.lineage import Held
+from hybrid_cli.artifacts.retrievers import user_folder
 from hybrid_cli.commands import Report
 from hybrid_cli.commands.analysis import ACC
 from hybrid_cli.commands.common import NameOrPath
@@ -78,7 +79,7 @@ def report(settings: Report) -> Path:
         languages = filter(None, map(lineage.language, plan.runs.values()))
         parts = list(sections.sections(data, learned, held, next(languages, BM25Options.language), studies))
         judged, split = judgments(settings), f", {settings.split}" if settings.split else ""
-        title = judged.stem if judged.is_file() else judged.resolve().name + split
+        title = judged.stem if judged.is_file() else user_folder(judged).resolve().name + split
         for output in outputs:
             if not output.up_to_date:
                 _write(output, title, data, parts)

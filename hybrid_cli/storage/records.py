@@ -140,8 +140,10 @@ def read_record(
     stored = find_as(record, path, any_format)
     wanted = "an artifact of hybrid is" if kind is None else f"{kind.phrase} {'are' if kind.is_plural else 'is'}"
     if stored is None:
-        problem = f"has no manifest, so it was not written by hybrid; {wanted} needed here"
-        raise path_error(path, problem, code="no-manifest", expected=kind)
+        parts = [part.parent.name for part in sorted(Path(path).glob(f"*/{MANIFEST}"))]
+        inside = f"contains the artifacts {', '.join(parts)}; pass one of them"
+        problem = inside if parts else "has no manifest, so it was not written by hybrid"
+        raise path_error(path, f"{problem}; {wanted} needed here", code="no-manifest", expected=kind, parts=parts)
     if kind is not None and stored.kind != kind:
         raise stored.other_kind(path, f"{wanted} needed here", kind)
     return stored

@@ -416,9 +416,8 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
 
   function showProgress() {
     const { judged, answers, skipped, later } = state.progress;
-    const more = state.evidence.map((each) => each.more);
-    const goal = state.decided ? state.judged_by_all
-      : more.length && more.every((each) => each !== null) ? state.judged_by_all + Math.max(...more) : null;
+    const more = state.verdict?.more ?? null;
+    const goal = state.decided ? state.judged_by_all : more === null ? null : state.judged_by_all + more;
     const most = Math.max(goal ?? FIRST_GOAL, state.judged_by_all, 1);
     const rest = state.decided ? null : goal === null ? `${FIRST_GOAL} are a good start.`
       : `About ${goal - state.judged_by_all} more would decide.`;
@@ -435,7 +434,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       h("code", {}, "hybrid judge --adjudicate"), " settles them.") : null;
     verdict.replaceChildren(...[
       state.decided ? h("h3", { class: "good" }, "The evidence suffices") : null,
-      ...state.evidence.map(({ sentence }) => h("p", { class: "note" }, sentence)), conflicts,
+      state.verdict ? h("p", { class: "note" }, state.verdict.sentence) : null, conflicts,
       state.decided && tunes ? tuning() : null].filter(Boolean));
     verdict.hidden = !verdict.children.length;
   }

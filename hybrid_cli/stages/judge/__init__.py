@@ -12,7 +12,7 @@ from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import corpora_of, known_corpora
 from hybrid_cli.artifacts.judged import collection_of
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, retriever_at
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.journal import SKIPPED, Journal, Pair, is_journal
 from hybrid_cli.collections.judgments import open_judgments
@@ -26,7 +26,6 @@ from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.reporting import judging
 from hybrid_cli.reporting.agreement import conflicts, judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, ComparedRuns, JudgedTexts, Judging, JudgingSession
-from hybrid_cli.reporting.verdict import evidence_sentence
 from hybrid_cli.runs.files import name_and_path, short_names
 from hybrid_cli.settings import command_line
 from hybrid_cli.stages import call, stage
@@ -96,8 +95,8 @@ def _retriever(settings: Judge) -> RetrieverFiles | None:
         InputError: neither a retriever nor runs, or both.
     """
     paths = [name_and_path(str(text))[1] for text in settings.runs]
-    found = [folder for path in (settings.collection, *paths) if (folder := retriever_at(path)) is not None]
-    if found and len(paths) > (0 if retriever_at(settings.collection) else 1):
+    found = [folder for path in (settings.collection, *paths) if is_retriever(folder := of_auto(path))]
+    if found and len(paths) > (0 if is_retriever(of_auto(settings.collection)) else 1):
         problem = f"judge {found[0]}: pass one retriever, or a collection and runs"
         raise InputError(problem, code="conflicting-options", option="runs", path=found[0])
     if (found or paths) and settings.adjudicate is not None:
@@ -267,7 +266,7 @@ def _from_lines(asked: Judging, lines: Iterable[str]) -> None:
 
 
 def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
-    """Print how probably the hybrid beats each run, so far: that of a retriever, or min-max of two runs."""
+    """Print whether the hybrid is better than the best run, so far: that of a retriever, or min-max of two runs."""
     compared, judged = asked.compared, asked.session.judged()
     if others:
         fused = runs.open_run(others[0])
@@ -275,9 +274,8 @@ def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
         fused = compared.fused(judged)
     else:
         return
-    for evidence in compared.evidence(fused, judged):
-        text = f"judge: {evidence_sentence('hybrid', compared.measure, evidence)}"
-        console.note(text, code="evidence", **evidence.content())
+    verdict = compared.verdict(("hybrid", fused), judged)
+    console.note(f"judge: {verdict.sentence()}", code="verdict", **verdict.content())
 
 
 def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles | None, queries: Path) -> None:

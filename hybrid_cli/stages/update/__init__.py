@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Recorded
 from hybrid_cli.artifacts.indexes import ids_of, index_manifest, kind_in_words
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, named_indexes, retriever_at
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retriever, named_indexes, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Update
 from hybrid_cli.commands.retrieval import RETRIEVER, SINGLE_INDEX
@@ -46,8 +46,8 @@ def update(settings: Update) -> Path:
             over half of them are gone.
         HybridError: another process updates the retriever, Java is missing, or a vector is not finite.
     """
-    folder = retriever_at(settings.index)
-    if folder is None:
+    folder = of_auto(settings.index)
+    if not is_retriever(folder):
         return _update_index(settings)
     settings.check_facts(f"{folder} is a retriever", index_kind=RETRIEVER)
     home = folder.resolve()
