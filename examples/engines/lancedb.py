@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from hybrid_cli import plugins
-from hybrid_cli.errors import option_error
+from hybrid_cli.errors import option_error, require_packages
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import (
     NAME,
@@ -30,7 +30,6 @@ from hybrid_cli.exports.engine import (
     Tables,
     Translation,
     hits_of,
-    missing_package,
     nearest,
     no_collection,
     one_line,
@@ -165,10 +164,8 @@ class _Table:
 
     def __init__(self, address: str):
         os.environ.setdefault("LANCEDB_LOG", "error")  # a warning for every search, read at the import
-        try:
+        with require_packages():
             import lancedb
-        except ImportError:
-            raise missing_package("lancedb", "lancedb") from None
         self.address = address
         if not Path(address).is_dir():
             raise unreachable("lancedb", address, "no such folder")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import plugins
+from hybrid_cli.errors import package_error, require_packages
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.exports.engine import (
     TIES,
@@ -26,7 +27,6 @@ from hybrid_cli.exports.engine import (
     Translation,
     collection_in,
     hits_of,
-    missing_package,
     nearest,
     no_collection,
     one_line,
@@ -158,10 +158,8 @@ class _Collection:
     """A collection in a file of Milvus Lite, or on a server."""
 
     def __init__(self, address: str):
-        try:
+        with require_packages():
             import pymilvus
-        except ImportError:
-            raise missing_package("milvus", "pymilvus") from None
         self.address, self.name = collection_in(address)
         if "://" not in address and not Path(address).exists():
             raise unreachable("milvus", address, "no such file")
@@ -176,7 +174,7 @@ class _Collection:
         try:
             return call()
         except ImportError:
-            raise missing_package("milvus", "milvus-lite") from None
+            raise package_error("milvus_lite") from None
         except (self._library.MilvusException, RuntimeError, ValueError) as error:
             if connects:
                 raise unreachable("milvus", self.address, one_line(error)) from None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from haystack import Document, component, default_from_dict, default_to_dict
-
 from hybrid_cli.adapters import metadata_of
 from hybrid_cli.api import OpenIndex, open_retriever
+from hybrid_cli.errors import require_packages
+
+with require_packages():
+    from haystack import Document, component, default_from_dict, default_to_dict
 
 
 @component

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
-from langchain_core.documents import Document
-from langchain_core.retrievers import BaseRetriever
-from pydantic import Field, PrivateAttr
-
 from hybrid_cli.adapters import metadata_of
 from hybrid_cli.api import OpenIndex, open_retriever
+from hybrid_cli.errors import require_packages
+
+with require_packages():
+    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from pydantic import Field, PrivateAttr
 
 _OF_DOCUMENTS = ("qid", "docid", "title", "text", "metadata")
 

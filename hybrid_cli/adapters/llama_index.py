@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
-
 from hybrid_cli.adapters import metadata_of
 from hybrid_cli.api import open_retriever
+from hybrid_cli.errors import require_packages
+
+with require_packages():
+    from llama_index.core.retrievers import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 
 class HybridRetriever(BaseRetriever):  # type: ignore[misc]  # mypy does not see the base class

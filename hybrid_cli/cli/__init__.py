@@ -21,7 +21,7 @@ from hybrid_cli import console, interrupts, memory, plugins
 from hybrid_cli.cli import options, startup, streams
 from hybrid_cli.cli.app import app
 from hybrid_cli.cli.removed import removed_error
-from hybrid_cli.errors import HybridError, InputError, path_error
+from hybrid_cli.errors import HybridError, InputError, path_error, require_packages
 
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]  # the only child of it that Typer exports
 _INTERRUPTED = 130
@@ -46,7 +46,11 @@ def main() -> None:
     debug = "--debug" in sys.argv
     streams.prepare()
     try:
-        with interrupts.raise_on_signals() as ended, plugins.load_files(options.requested_plugins(sys.argv[1:])):
+        with (
+            interrupts.raise_on_signals() as ended,
+            plugins.load_files(options.requested_plugins(sys.argv[1:])),
+            require_packages(),
+        ):
             code = _program()(prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started

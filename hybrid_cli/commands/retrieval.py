@@ -418,7 +418,7 @@ class StoredVectors(Settings, options.Shards):
 
     Attributes:
         vector_dtype: Type of the stored vectors.
-        shard_size: Texts per shard; an interruption loses at most one shard.
+        shard_size: Texts per shard.
     """
 
     option_panel = COMPUTATION

@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from hybrid_cli.encoders.contract import TowerFiles, stored_encoder, weight_files
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.options import AUTO_TARGETS, LoraOptions
-from hybrid_cli.errors import HybridError, InputError, option_error, path_error
+from hybrid_cli.errors import InputError, option_error, path_error, require_packages
 from hybrid_cli.inputs.json_values import make_typed, read_object
 from hybrid_cli.storage import disk, records
 from hybrid_cli.storage.layout import ADAPTER_CONFIG, ADAPTER_HEADS, ADAPTER_WEIGHTS, BASE_MODEL
@@ -222,10 +222,6 @@ def merge_adapters(model: nn.Module) -> bool:
 
 
 def _peft() -> ModuleType:
-    try:
+    with require_packages():
         import peft
-    except ImportError:
-        raise HybridError(
-            "LoRA adapters need peft; run: pip install 'hybrid_cli[lora]'", code="missing-package", package="peft"
-        ) from None
     return peft

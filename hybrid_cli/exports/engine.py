@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.exports.documents import Served, write_line
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe, Transform, unchanged, weighted_mean, weighted_sum
@@ -197,12 +197,6 @@ def one_line(error: object) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:2]) if lines else type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}..."
-
-
-def missing_package(engine: str, package: str) -> HybridError:
-    """Return the error about a client that is not installed."""
-    problem = f"--engine {engine}: the package {package} is not installed; run: pip install {package}"
-    return HybridError(problem, code="missing-package", package=package)
 
 
 def refusal(engine: str, address: str, reason: str, code: str = "engine-refused") -> InputError:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybrid_cli.errors import require_packages
 from hybrid_cli.exports import engine
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.fusion.methods import Transform, dbsf, reciprocal_rank
@@ -133,10 +134,8 @@ class _Collection:
     """A collection in a folder of Qdrant's local mode, or on a server."""
 
     def __init__(self, address: str):
-        try:
+        with require_packages():
             import qdrant_client
-        except ImportError:
-            raise engine.missing_package("qdrant", "qdrant-client") from None
         self.address, self.name = engine.collection_in(address)
         self._client: QdrantClient = self._opened(qdrant_client)
         if not self._asked(lambda: self._client.collection_exists(self.name)):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_cli import console
-from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.errors import InputError, option_error, require_packages
 from hybrid_cli.indexes.options import FLAT
 
 ALL_GPUS = "auto"
@@ -118,11 +118,8 @@ def load_faiss() -> Any:
     """
     if sys.platform == "darwin":  # the wheels of torch and FAISS each contain an OpenMP library
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
-    try:
+    with require_packages():
         import faiss
-    except ImportError:
-        problem = "run: pip install 'hybrid_cli[cpu]' (or [gpu]), which installs FAISS"
-        raise HybridError(problem, code="missing-package") from None
     # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
     faiss.cvar.distance_compute_blas_threshold = 1

@@ -57,7 +57,7 @@ class Shards:
     """How vectors are stored.
 
     Attributes:
-        shard_size: texts per shard; an interruption loses at most one shard.
+        shard_size: texts per shard.
         vector_dtype: type of the stored values.
     """
 

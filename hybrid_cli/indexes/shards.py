@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -140,7 +142,8 @@ def _read(path: Path, *columns: str) -> pa.Table:
     return table
 
 
-_AT_ONCE = 1024  # texts between two updates of the progress bar
+SAVE_SECONDS = 1.0  # between two writes of blocks, which take hundredths of a second
+_AT_ONCE = 256, 1024  # texts of a block: on a CPU, on a GPU
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 1 << 16
 
 Texts: TypeAlias = "pa.RecordBatch | pa.Table"  # columns id, title, text
@@ -180,6 +183,8 @@ D = TypeVar("D", bound=tuple[Any, int])
 class TextShards:
     """Shards that are encoded from texts; those that exist already are skipped.
 
+    The blocks of an unfinished shard are written next to it, unless the last were written `SAVE_SECONDS` ago or less.
+
     Attributes:
         texts: tables with the columns id, title, text.
         path_of: returns the path of a shard.
@@ -198,35 +203,60 @@ class TextShards:
         self,
         encoded: Callable[[Iterable[Block]], Iterable[D]],
         write: Callable[[Path, pa.Array, list[D]], None],
+        read: Callable[[Path], D],
         advance: Advance,
     ) -> None:
         """Encode blocks of texts, and write each shard when its blocks are complete.
 
         Args:
             encoded: encodes blocks, in order: rows of each, and the number of truncated texts.
-            write: writes path, ids and blocks of a shard.
+            write: writes path, ids and blocks of a shard, or of its beginning.
+            read: reads what `write` wrote as one block.
             advance: called with the number of encoded texts.
         """
-        started: deque[tuple[Path, pa.Array]] = deque()  # the shards in progress
+        started: deque[tuple[Path, pa.Array, list[Path]]] = deque()  # the shards in progress, and files of their blocks
         parts: list[D] = []
-        for done in encoded(self._blocks(started)):
+        saved = monotonic()
+        for done in encoded(self._blocks(started, advance)):
             parts.append(done)
             advance(len(done[0]))
-            path, ids = started[0]
-            if sum(len(rows) for rows, _ in parts) == len(ids):
-                write(path, ids, parts)
+            path, ids, files = started[0]
+            begin, rows = sum(map(storage.row_count, files)), sum(len(block) for block, _ in parts)
+            if begin + rows == len(ids):
+                write(path, ids, [*map(read, files), *parts])
                 started.popleft()
-                parts.clear()
+                _remove(files)
+            elif monotonic() - saved >= SAVE_SECONDS:
+                files.append(unfinished_shard(path, len(files)))
+                write(files[-1], ids.slice(begin, rows), parts)
+            else:
+                continue
+            parts, saved = [], monotonic()
 
-    def _blocks(self, started: deque[tuple[Path, pa.Array]]) -> Iterator[Block]:
-        """Yield the texts of the shards that are to be encoded; `started` receives each shard before its blocks."""
+    def _blocks(self, started: deque[tuple[Path, pa.Array, list[Path]]], advance: Advance) -> Iterator[Block]:
+        """Yield the texts that are to be encoded; `started` receives each shard before its blocks."""
         for number, shard in enumerate(storage.regroup(map(pa.table, self.texts), self.size), self.first):
             path = self.path_of(number)
-            if not path.exists():
-                started.append((path, shard["id"].combine_chunks()))
-                for begin in range(0, len(shard), self.at_once):
-                    part = shard.slice(begin, self.at_once)
-                    yield part["title"].to_pylist(), part["text"].to_pylist()
+            files = [*takewhile(Path.exists, map(partial(unfinished_shard, path), count()))]
+            if path.exists():
+                _remove(files)
+                continue
+            started.append((path, shard["id"].combine_chunks(), files))
+            advance(done := sum(map(storage.row_count, files)))
+            for begin in range(done, len(shard), self.at_once):
+                part = shard.slice(begin, self.at_once)
+                yield part["title"].to_pylist(), part["text"].to_pylist()
+
+
+def unfinished_shard(path: Path, number: int) -> Path:
+    """Return the path of some blocks of the unfinished shard at `path`."""
+    return path.with_name(f".{path.stem}.{number}{path.suffix}")
+
+
+def _remove(files: list[Path]) -> None:
+    """Remove files, the last one first: those that remain after an interruption are numbered from 0."""
+    for file in reversed(files):
+        disk.remove(file)
 
 
 def encode_texts(
@@ -236,6 +266,7 @@ def encode_texts(
     of_queries: bool,
     options: Shards,
     advance: Advance,
+    gpu: bool,
     first: int = 0,
 ) -> None:
     """Encode texts to shards of vectors in `folder`; see `TextShards`.
@@ -247,6 +278,7 @@ def encode_texts(
         of_queries: the texts are queries, for messages.
         options: size of shards, type of the stored vectors.
         advance: called with the number of encoded texts.
+        gpu: the encoder is on a GPU.
         first: number of the first shard.
 
     Raises:
@@ -259,8 +291,11 @@ def encode_texts(
         check_finite(vectors, pl.Series(ids), "query" if of_queries else "document", remedy)
         write_shard(path, ids, vectors, truncated=sum(truncated for _, truncated in parts))
 
-    shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE, first)
-    shards.encode(encoded, write, advance)
+    def read(path: Path) -> Encoded:
+        return read_shard(path), shard_facts(path)["truncated"]
+
+    shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE[gpu], first)
+    shards.encode(encoded, write, read, advance)
 
 
 def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) -> None:
@@ -361,7 +396,6 @@ def block_encoder(encoder: Any, of_queries: bool, batch_tokens: int | None) -> C
 
 
 _SPARSE_BATCH_TOKENS = 1024, 1 << 14  # on a CPU, on a GPU; a token has a score for each term of the vocabulary
-_WEIGHTS_AT_ONCE = 256  # texts between two updates of the progress bar
 
 Weighted: TypeAlias = tuple[pa.Table, int]  # terms and weights of a block, and the number of truncated documents
 
@@ -404,8 +438,8 @@ def encode_weights(
         advance: called with the number of encoded texts.
     """
     (folder / WEIGHT_SHARDS).mkdir(exist_ok=True)
-    shards = TextShards(texts, partial(weight_shard, folder), size, _WEIGHTS_AT_ONCE)
-    shards.encode(weighted, _write_weights, advance)
+    shards = TextShards(texts, partial(weight_shard, folder), size, _AT_ONCE[0])
+    shards.encode(weighted, _write_weights, _read_weights, advance)
 
 
 def _write_weights(path: Path, ids: pa.Array, parts: list[Weighted]) -> None:
@@ -414,6 +448,10 @@ def _write_weights(path: Path, ids: pa.Array, parts: list[Weighted]) -> None:
     table = table.replace_schema_metadata({"truncated": str(sum(truncated for _, truncated in parts))})
     with storage.replacing(path) as scratch, disk.create(scratch) as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+def _read_weights(path: Path) -> Weighted:
+    return _read(path, "terms", "weights"), shard_facts(path)["truncated"]
 
 
 _LENGTHS = 500  # documents whose tokens are counted

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import HybridError, package_error
 
 MIN_VERSION = 21
 _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
@@ -78,7 +78,7 @@ def find_jar() -> Path:
     """
     package = find_spec("pyserini")
     if package is None or not package.submodule_search_locations:
-        raise HybridError("Pyserini is not installed; pip install pyserini", code="missing-package")
+        raise package_error("pyserini")
     folder = Path(package.submodule_search_locations[0]) / "resources" / "jars"
     jars = sorted(folder.glob("anserini-*-fatjar.jar"))
     if not jars:

@@ -15,6 +15,7 @@ from hybrid_cli import plugins
 from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.artifacts.output import stage_scope
 from hybrid_cli.commands import ALL_COMMANDS
+from hybrid_cli.errors import require_packages
 from hybrid_cli.inputs import files as input_files
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import has_url
@@ -60,6 +61,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
                 wanted = getattr(kind, "__name__", "settings")
                 raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
             with (
+                require_packages(),
                 stage_scope(),
                 naming_plugins(),
                 plugins.record_use(),

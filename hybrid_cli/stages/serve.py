@@ -6,20 +6,18 @@ import os
 import secrets
 import socket
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.commands import Serve
-from hybrid_cli.errors import HybridError, InputError, option_error
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.reporting.judging import tuning
 from hybrid_cli.stages import call, stage
 
 TOKEN = "HYBRID_TOKEN"  # environment variable
 _LEAST_TOKEN = 16  # characters
-_PACKAGES = {"starlette": "serve", "uvicorn": "serve", "prometheus_client": "serve", "mcp": "mcp"}
 
 
 @stage(Serve)
@@ -30,14 +28,13 @@ def serve(settings: Serve) -> None:
         InputError: the retriever cannot be opened, or the port is in use.
         HybridError: the extra `serve` (or `mcp`) is not installed.
     """
-    with _installed():
-        if settings.mcp_stdio:
-            from hybrid_cli.server.mcp_tools import serve_stdio
-            from hybrid_cli.server.state import State
+    if settings.mcp_stdio:
+        from hybrid_cli.server.mcp_tools import serve_stdio
+        from hybrid_cli.server.state import State
 
-            serve_stdio(State.open(settings, ""))
-            return
-        _serve(settings)
+        serve_stdio(State.open(settings, ""))
+        return
+    _serve(settings)
 
 
 def _serve(settings: Serve) -> None:
@@ -114,17 +111,3 @@ def _shown(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
-
-
-@contextmanager
-def _installed() -> Iterator[None]:
-    """Name the extra of a package that is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _PACKAGES:
-            raise
-        extra = _PACKAGES[package]
-        problem = f"serve: the package {package} is not installed; run: pip install 'hybrid_cli[{extra}]'"
-        raise HybridError(problem, code="missing-package") from None

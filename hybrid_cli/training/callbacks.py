@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hybrid_cli import plugins
-from hybrid_cli.errors import option_error
+from hybrid_cli.errors import option_error, package_error
 from hybrid_cli.training.loop import Callback
 from hybrid_cli.training.options import Tracker as TrackerName
 
@@ -158,8 +158,8 @@ def open_tracker(name: TrackerName) -> type[Tracker]:
     """Return the class of a tracker.
 
     Raises:
-        InputError: its package is not installed.
+        PackageError: its package is not installed.
     """
     if find_spec(TRACKERS[name].package) is None:
-        raise option_error("track", name, f"run pip install 'hybrid_cli[{name}]'", code="missing-package", package=name)
+        raise package_error(TRACKERS[name].package)
     return TRACKERS[name]

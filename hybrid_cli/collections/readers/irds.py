@@ -9,7 +9,7 @@ from typing import Any
 from hybrid_cli.collections.options import Irds
 from hybrid_cli.collections.readers.qrels import grade_of
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, checked_split
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import InputError, require_packages
 
 
 def source(options: Irds) -> Source:
@@ -73,11 +73,8 @@ def by_split(ids: Sequence[str]) -> dict[str, str]:
 
 
 def _load(name: str) -> Any:
-    try:
+    with require_packages():
         import ir_datasets
-    except ModuleNotFoundError:
-        problem = "prepare irds: needs ir_datasets; run pip install 'hybrid_cli[irds]'"
-        raise HybridError(problem, code="missing-package") from None
     try:
         return ir_datasets.load(name)
     except KeyError:

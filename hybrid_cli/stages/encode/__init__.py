@@ -27,7 +27,7 @@ def encode(settings: Encode) -> Path:
     settings class, which declares its options.
 
     Memory holds one shard at a time, and the index while FAISS builds it (a flat index is written as a stream). An
-    interrupted run resumes with the first missing shard.
+    interrupted run resumes with the first missing block of 256 texts (1,024 on a GPU).
 
     Returns:
         Path of the index, or of the folder of query vectors.

@@ -62,7 +62,7 @@ def encode_dense(settings: DenseTexts, source: Path, kind: Kind, folders: list[P
             resolved, of_queries = {"dtype": dtype, "contract": changes}, kind == Kind.VECTORS
             function = block_encoder(encoder, of_queries, settings.batch_tokens)
             encoded = shared.blocks(settings, function, partial(_start, of_queries, resolved))
-            encode_texts(work, texts, encoded, of_queries, settings, advance)
+            encode_texts(work, texts, encoded, of_queries, settings, advance, shared.device_of(settings) != "cpu")
         storage.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
         info = shared.info_of_encoder(encoder, total, truncated)

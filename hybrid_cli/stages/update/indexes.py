@@ -307,7 +307,7 @@ def _write_dense(settings: Update, change: Change, output: Output, kept: Kept, t
 
             with progress(settings.command, added, total, recipe.shard_size) as advance:
                 encoded = partial(map, block_encoder(encoder, False, recipe.batch_tokens))
-                encode_texts(work, batches, encoded, False, recipe, advance, shards_kept)
+                encode_texts(work, batches, encoded, False, recipe, advance, encoder.device.type != "cpu", shards_kept)
         counts |= _build_dense(index, work, recipe, count).counts()
         refuse_lost_vectors(work, count)
 
