@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_396,
+    "code lines": 40_477,
     "files": 273,
     "commands": 38,
-    "names of options": 240,
+    "names of options": 241,
     "conditions": 158,
     "layers": 12,
-    "test lines": 39_740,
+    "test lines": 41_747,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -96,7 +96,7 @@ def test_a_first_row_is_a_header_or_data_or_asked_for(
     if code is None:
         assert documents_of(path, tmp_path) == data
         return
-    fields = {"option": "header", "line": 1} if code == "undecided-header" else {}
+    fields: dict[str, Any] = {"option": "header", "line": 1} if code == "undecided-header" else {}
     refused("prepare", "files", path, "--output", workdir / "made", problem=code, path=path, **fields)
     assert documents_of(path, tmp_path, header=False) == data
     first, second = rows[0].split(",")

@@ -335,6 +335,11 @@ def test_an_update_is_served_without_a_lost_request(folder: Path, tmp_path: Path
         while server.get("/health").json["generation"] == 1 and time.monotonic() < deadline:
             time.sleep(0.2)
         assert server.get("/api/search", query="zebra", k=1).json["candidates"][0]["docid"] == "new"
+        update(tmp_path / "mine", rollback=True)
+        while server.get("/health").json["generation"] == 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert "new" not in {each["docid"] for each in server.get("/api/search", query="zebra").json["candidates"]}
+        assert server.get("/health").json["generation"] == 1
         ended.set()
         thread.join()
         assert set(statuses) == {200}

@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +275,100 @@ def test_metadata_and_columns_are_read_as_before(home: Home) -> None:
     assert {hit["docid"] for hit in hits} == {"u1", "u3"}
     Path("docs.jsonl").write_text('{"url": "u0", "body": "salt", "year": "unknown"}\n')
     assert hybrid("update", "years", "docs.jsonl", "--allow-shrink").problem == "other-columns"
+
+
+def rows_with(path: Path, years: list[object], **more: object) -> None:
+    rows = [{"id": f"u{n}", "text": f"salt {n}", "year": year, **more} for n, year in enumerate(years)]
+    kept = [{name: value for name, value in row.items() if value != "absent"} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
+@pytest.mark.parametrize("metadata", [["year"], ["all"]])
+@pytest.mark.parametrize(
+    ("years", "more", "kind", "replaced"),
+    [
+        ([2001, 2002.5, 2003], {}, "float64", 1),
+        ([None, None, None], {}, "int64", 3),
+        (["absent", "absent", "absent"], {}, "int64", 3),
+        ([2001, 2002, "unknown"], {}, None, 0),
+        (["a", "b", "c"], {}, None, 0),
+        ([2001, 2002, 2003], {"lang": "de"}, "int64", 3),
+        ([2001, 2002, 2003], {"lang": None}, "int64", 0),
+    ],
+)
+def test_columns_of_metadata_change_or_the_file_and_the_column_are_named(
+    metadata: list[str], years: list[object], more: dict[str, Any], kind: str | None, replaced: int, home: Home
+) -> None:
+    docs = Path("docs.jsonl")
+    rows_with(docs, [2001, 2002, 2003])
+    call(PrepareFiles([docs], metadata=metadata, output=Path("years/collection")))
+    home.build(Path("years/collection"), "years")
+    rows_with(docs, years, **more)
+    done = hybrid("update", "years", docs)
+    if kind is None:
+        assert done.problem in ("other-columns", "other-type")
+        assert (done.fields["path"], done.fields["column"]) == (docs, "year")
+        assert "partial" not in done.err
+        return
+    replaced = 0 if metadata == ["year"] and more else replaced
+    assert done.says("documents-changed", added=0, replaced=replaced, removed=0)
+    made = Path("years/collection.2" if replaced else "years/collection")
+    types = artifacts.read_manifest(made).counts["metadata"]
+    assert types["year"] == kind
+    stored = pl.read_parquet(made / "corpus.parquet").sort("docid")
+    assert stored["year"].to_list() == [None if year == "absent" else year for year in years]
+    assert set(stored.columns) == {"docid", "title", "text", *types}
+    if kind == "float64":
+        query = ["--query", "salt", "--filter", "year > 2002", "--format", "json"]
+        found = json.loads(ran("search", "--index", "years/retriever", *query).out)["hits"]
+        assert {hit["docid"] for hit in found} == {"u1", "u2"}
+    rows_with(docs, [2001, 2002, 2003, 2004])  # and back
+    assert hybrid("update", "years", "--add", docs).says("documents-changed", added=1)
+
+
+def test_a_rollback_returns_to_the_generation_before(home: Home) -> None:
+    retriever, run_file = Path("made/retriever").absolute(), Path("run.parquet").absolute()
+    states = [(read_retriever(retriever), hits(retriever, run_file))]
+    bytes_before = contents("made/bm25"), contents("made/dense")
+    for text in ("a walrus", "a seal"):
+        (home.docs / "new.txt").write_text(text)
+        ran("update", "made", "docs", "--threads", 1)
+        states.append((read_retriever(retriever), hits(retriever, run_file)))
+    assert hybrid("update", "made", "--rollback", "--dry-run").says("rolled-back", generation=2)
+    assert read_retriever(retriever) == states[2][0]
+    for number in (1, 0):
+        assert ran("update", "made", "--rollback").says("rolled-back", generation=number + 1)
+        stored, (former, run) = read_retriever(retriever), states[number]
+        assert replace(stored, history=()) == replace(former, history=())
+        assert hits(retriever, run_file).equals(run)
+    assert (contents("made/bm25"), contents("made/dense")) == bytes_before
+    assert hybrid("update", "made", "--rollback").problem == "no-earlier-generation"
+    ran("update", "made", "docs", "--threads", 1)
+    assert hits(retriever, run_file).equals(states[2][1])
+    assert read_retriever(retriever).generation == 4
+    assert ran("update", "made", "--rollback").says("rolled-back", generation=1)
+    assert hybrid("update", "made/bm25", "--rollback").problem == "option-does-not-apply"
+    ran("update", "made", "docs", "--prune", "--threads", 1)
+    number = read_retriever(retriever).generation
+    assert {path.name for path in Path("made").iterdir()} == {
+        "retriever",
+        *(f"{name}.{number}" for name in ("bm25", "dense", "collection")),
+    }
+    assert hybrid("update", "made", "--rollback").problem == "no-earlier-generation"
+
+
+def test_the_ids_of_a_retriever_or_an_index_are_listed_as_others_name_them(home: Home) -> None:
+    ids = sorted(path.name for path in home.docs.iterdir())
+    for of in ("made", "made/bm25", "made/dense"):
+        assert sorted(ran("update", of, "--list").out.splitlines()) == ids
+    call(PrepareFiles([home.docs], split_passages=4, output=Path("split/collection")))
+    home.build(Path("split/collection"), "split")
+    listed = ran("update", "split", "--list").out
+    assert sorted(listed.splitlines()) == ids
+    Path("ids.txt").write_text("".join(listed.splitlines(keepends=True)[:2]))
+    assert ran("update", "split", "--remove", "ids.txt").says("documents-changed", removed=2)
+    for words in (["docs", "--list"], ["--list", "--rollback"], ["--list", "--prune"], ["--rollback", "docs"]):
+        assert hybrid("update", "made", *words).problem == "missing-option"
 
 
 def test_an_appended_index_is_updated_too(home: Home) -> None:

@@ -54,7 +54,8 @@ class StoredRetriever:
         generation: number of the state of the documents; `update` writes the next one.
         changed: numbers of documents `added`, `replaced` and `removed` by `update` since weights and scales were
             chosen; None without an update.
-        history: earlier generations of the collection and the indexes, in the form of `indexes`.
+        history: other generations of the collection and the indexes, in the form of `indexes`; with `generation` and
+            `changed` for those to which `update --rollback` returns.
     """
 
     indexes: Sequence[Mapping[str, str]]
@@ -73,7 +74,7 @@ class StoredRetriever:
     calibration: Mapping[str, Any] | None = None
     generation: int = 1
     changed: Mapping[str, int] | None = None
-    history: Sequence[Mapping[str, str]] = ()
+    history: Sequence[Mapping[str, Any]] = ()
 
     @property
     def recipe(self) -> FusionRecipe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -162,8 +162,8 @@ def run(settings: Settings) -> int | None:
         module, _, function = printer.partition(":")
         code: int | None = getattr(import_module(module), function)(result, settings)
         return code
-    if isinstance(result, str):  # of a command of a plugin
-        console.result(result)
+    for text in (result,) if isinstance(result, str) else result if isinstance(result, Iterator) else ():
+        console.result(text)
     return None
 
 

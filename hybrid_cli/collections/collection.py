@@ -111,15 +111,19 @@ def documents(
                 number = row + pc.index(docids.is_null(), True).as_py() + 1
                 raise Location(part, number, "row").error("no docid", code="missing-value", column="docid")
             filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in texts.names]
-            present = set(batch.schema.names)
-            filled += [
-                batch.column(column.name).cast(column.type, safe=False)
-                if column.name in present
-                else pa.nulls(len(batch), column.type)
-                for column in metadata
-            ]
+            filled += conformed(batch, metadata).columns
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of a schema with its types; null where the rows have no such column."""
+    present = set(batch.schema.names)
+    columns = [
+        batch.column(name).cast(kind, safe=False) if name in present else pa.nulls(len(batch), kind)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def check_fields(path: Path, fields: Iterable[str]) -> None:

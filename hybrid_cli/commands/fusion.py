@@ -272,6 +272,8 @@ class Update(OnDevice, Threaded, ReadsFiles):
     A lexical (sharded or not), learned sparse or dense index is not changed: `--output` names the new index, which
     shares unchanged files with it by hard links.
 
+    `--rollback` returns a retriever to the generation before, and a second one to that before it.
+
     Attributes:
         index: Retriever, the folder of `auto`, or an index.
         documents: All documents in their present state: files or folders as for `prepare files`, or a collection.
@@ -281,7 +283,9 @@ class Update(OnDevice, Threaded, ReadsFiles):
         output: Path of the new index.
         dry_run: Print what has changed, and write nothing.
         allow_shrink: Delete over half of the documents, if so many are gone.
-        prune: Remove earlier generations that no retriever next to this one names.
+        prune: Remove other generations that no retriever next to this one names.
+        ids: Print the ids of the documents, one per line.
+        rollback: Return to the generation before the last update.
         model: Encoder of a dense or learned sparse index; required if it has moved since indexing.
     """
 
@@ -291,6 +295,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
         "hybrid update out/mine docs/",
         "hybrid update out/retriever docs.jsonl --prune",
         "hybrid update out/retriever --add new.jsonl --remove retracted.txt",
+        "hybrid update out/retriever --rollback",
         "hybrid update out/bm25 --add data/new --remove retracted.txt --output out/bm25-2",
     )
 
@@ -300,7 +305,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
     cases = options_by(
         "index_kind",
         {
-            RETRIEVER: ("documents", "allow_shrink", "prune", "device"),
+            RETRIEVER: ("documents", "allow_shrink", "prune", "rollback", "device"),
             SINGLE_INDEX: ("output", "overwrite"),
             ("a dense index", LEARNED): ("model",),
             TRANSFORMER_INDEX: ("device",),
@@ -314,13 +319,17 @@ class Update(OnDevice, Threaded, ReadsFiles):
     dry_run: bool = option(False, recorded=False)
     allow_shrink: bool = option(False, recorded=False)
     prune: bool = option(False, recorded=False)
+    ids: bool = option(False, "--list", recorded=False)
+    rollback: bool = option(False, recorded=False)
     model: str | None = option(None, recorded=False)
 
     def check(self) -> None:
         """Refuse a call without documents, and one with all documents and with changes."""
         super().check()
-        if bool(self.documents) == (self.add is not None or self.remove is not None):
-            reason = "name all documents in their present state, or the changes by --add and --remove"
+        kinds = (bool(self.documents), self.add is not None or self.remove is not None, self.rollback, self.ids)
+        if sum(kinds) != 1 or (self.ids and self.prune):
+            reason = "name all documents in their present state, or the changes by --add and --remove; "
+            reason += "or pass --list or --rollback alone"
             raise option_error("documents", None, reason, code="missing-option")
 
 

@@ -6,24 +6,35 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Recorded
-from hybrid_cli.artifacts.indexes import ids_of, index_manifest, kind_in_words
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retriever, named_indexes, of_auto
+from hybrid_cli.artifacts.indexes import corpora_of, group_of, ids_of, index_manifest, kind_in_words
+from hybrid_cli.artifacts.judged import collection_of
+from hybrid_cli.artifacts.retrievers import (
+    RetrieverFiles,
+    generation,
+    index_paths,
+    is_retriever,
+    named_indexes,
+    of_auto,
+)
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Update
 from hybrid_cli.commands.retrieval import RETRIEVER, SINGLE_INDEX
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.files import text_lines
+from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.stages import call, stage
 from hybrid_cli.stages.update.generations import (
     CurrentDocuments,
     Difference,
     changes_of,
+    earlier_generation,
     next_generation,
     present_documents,
     prune,
@@ -34,11 +45,11 @@ from hybrid_cli.storage import Kind
 
 
 @stage(Update)
-def update(settings: Update) -> Path:
+def update(settings: Update) -> Any:
     """Write the next generation of a retriever, or a new index, with the present documents.
 
     Returns:
-        Path of the retriever, or of the new index.
+        Path of the retriever, or of the new index; with `ids`, an iterator of the ids of the documents.
 
     Raises:
         InputError: no retriever or index, an unknown id, the encoder of the index is missing or has changed; a
@@ -50,9 +61,16 @@ def update(settings: Update) -> Path:
     if not is_retriever(folder):
         return _update_index(settings)
     settings.check_facts(f"{folder} is a retriever", index_kind=RETRIEVER)
+    if settings.ids:
+        listed = RetrieverFiles.read(folder)
+        known = ids_of(listed.indexes[0])
+        passages = group_of(None, listed.manifests) != NO_GROUPS
+        return iter(documents_of(known).unique(maintain_order=True) if passages else known)
     home = folder.resolve()
     artifacts.lock_growing(home.with_name(f"{home.name}.update"))
     files = RetrieverFiles.read(folder)
+    if settings.rollback:
+        return _roll_back(settings, files)
     current = CurrentDocuments.of(files)
     inputs: dict[str, artifacts.Input] = {f"documents {n}": path for n, path in enumerate(settings.documents, 1)}
     known = documents_of(current.docids) if current.splits else current.docids
@@ -61,6 +79,7 @@ def update(settings: Update) -> Path:
     sources = settings.documents or ([settings.add] if settings.add is not None else [])
     scratch = home.with_name(f".{home.name}.update.partial")
     with present_documents(sources, current, call, scratch) as present:
+        current = current.with_metadata_of(present, sources)
         changes = changes_of(current, present, None if settings.documents else set(removed))
         counts = changes.counts
         what = ", ".join(f"{number:,} {name}" for name, number in counts.items())
@@ -79,10 +98,12 @@ def update(settings: Update) -> Path:
     return folder
 
 
-def _update_index(settings: Update) -> Path:
+def _update_index(settings: Update) -> Any:
     """Write an index with the documents of another index, those that are added, and without those that are removed."""
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest) | {SINGLE_INDEX})
+    if settings.ids:
+        return iter(ids_of(index))
     if settings.output is None:
         raise option_error("output", None, f"needed for {index}: the path of the new index", code="missing-option")
     known, inputs = ids_of(index), dict[str, artifacts.Input]()
@@ -145,19 +166,48 @@ def _written(
             removed = pl.Series(sorted(changes.gone), dtype=pl.String)
             change = Change(index, index_manifest(index, sharded=True), removed, output, corpus, first, overwrite=True)
             indexes.append(write_change(settings, change, {}))
-        _switch(settings, files, current, indexes, number, changes)
+        stored, home = files.stored, files.folder.resolve()
+        before = stored.changed or {}
+        changed = {name: before.get(name, 0) + count for name, count in changes.counts.items()}
+        state = {"generation": now, "changed": stored.changed}
+        history = [former for former in stored.history if (home / former["path"]).is_dir()]
+        history += [former | state for former in named_indexes([current.collection, *files.indexes], home)]
+        _switch(settings, files, indexes, generation=number, changed=changed, history=history)
     return RetrieverFiles.read(files.folder)
 
 
-def _switch(
-    settings: Update,
-    files: RetrieverFiles,
-    current: CurrentDocuments,
-    indexes: list[Path],
-    number: int,
-    changes: Difference,
-) -> None:
-    """Replace the retriever by one of the new indexes; weights, scales and evidence are kept."""
+def _roll_back(settings: Update, files: RetrieverFiles) -> Path:
+    """Switch a retriever to its generation before the present one, whose files stay until --prune.
+
+    Raises:
+        InputError: no earlier generation, or one whose indexes have changed.
+    """
+    former, stored = earlier_generation(files), files.stored
+    number, changed = former[0]["generation"], former[0]["changed"]
+    _, *indexes = index_paths(files.folder, replace(stored, indexes=former))
+    text = f"update: {files.folder}: generation {stored.generation} -> {number}"
+    text += " (dry run: nothing is written)" if settings.dry_run else ""
+    console.note(text, code="rolled-back", path=files.folder, generation=number)
+    if not settings.dry_run:
+        collection = collection_of(corpora_of(files.manifests))
+        present = [path for path in (collection, *files.indexes) if path is not None]
+        history = [entry for entry in stored.history if entry.get("generation") != number]
+        history += named_indexes(present, files.folder)
+        with artifacts.keeping_equal_outputs():
+            _switch(settings, files, indexes, generation=number, changed=changed, history=history)
+    return files.folder
+
+
+def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], **state: Any) -> None:
+    """Replace the retriever by one of other indexes; weights, scales and evidence are kept.
+
+    Args:
+        settings: settings of the command.
+        files: the retriever.
+        indexes: its new indexes.
+        state: `generation`, `changed` and `history` of the new retriever.
+    """
+    number = state["generation"]
     made = artifacts.read_manifest(files.folder, Kind.RETRIEVER)
     inputs: dict[str, artifacts.Input] = {f"index {n}": index for n, index in enumerate(indexes, 1)}
     recorded = {role: artifacts.recorded_input(made, role) for role in made.inputs if role not in inputs}
@@ -169,12 +219,7 @@ def _switch(
         options=made.options | {"generation": number},
         overwrite=True,
     )
-    before = files.stored.changed or {}
-    changed = {name: before.get(name, 0) + count for name, count in changes.counts.items()}
-    named = named_indexes(indexes, output.target)
-    history = [former for former in files.stored.history if (files.folder.resolve() / former["path"]).is_dir()]
-    history += named_indexes([current.collection, *files.indexes], output.target)
-    stored = replace(files.stored, indexes=named, generation=number, changed=changed, history=history)
+    stored = replace(files.stored, indexes=named_indexes(indexes, output.target), **state)
     if not output.up_to_date:
         with output.folder() as (work, counts):
             stored.write(work)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count
 from pathlib import Path
@@ -26,7 +25,7 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles, generation, is_retri
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.writer import clear, write_corpus
 from hybrid_cli.commands import PrepareFiles, Update
-from hybrid_cli.errors import path_error
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import Settings
 from hybrid_cli.storage import Kind, disk
@@ -36,6 +35,7 @@ _READ_BY = ("document_columns", "header", "quoted", "on_error", "on_duplicate", 
 _PASSAGES = ("split_passages", "passage_stride")
 _SAMPLES = ("sample", "pseudo_queries")  # options that leave out documents or parts of them
 SOURCE, PREVIOUS = "source", "previous"  # options of a generation: command of the first one; what this one replaces
+_NUMBERS, _NAMES = (pa.int64(), pa.float64()), {"double": "float64"}  # names of types in manifests
 _LARGEST_LOSS = 0.5  # share of the documents that are deleted without --allow-shrink
 
 
@@ -48,12 +48,14 @@ class CurrentDocuments:
         manifest: its manifest.
         corpora: the corpora of the documents, several after `update --add` of an index.
         docids: ids of all documents.
+        schema: columns of the documents.
     """
 
     collection: Path
     manifest: Manifest
     corpora: Sequence[Path]
     docids: pl.Series
+    schema: pa.Schema
 
     @classmethod
     def of(cls, files: RetrieverFiles) -> CurrentDocuments:
@@ -74,17 +76,48 @@ class CurrentDocuments:
         if partial := [name for name in _SAMPLES if manifest.options.get(name) is not None]:
             problem = f"was made with --{partial[0].replace('_', '-')}, so it differs from its source; build it again"
             raise path_error(collection, problem, code="partial-collection", option=partial[0])
-        return cls(collection, manifest, known_corpora(files.manifests), ids_of(files.indexes[0]))
+        corpora = known_corpora(files.manifests)
+        return cls(collection, manifest, corpora, ids_of(files.indexes[0]), _schema(corpora[0]))
 
     @property
     def splits(self) -> Mapping[str, Any]:
         """Options of passages; empty for whole documents."""
         return {name: self.manifest.options[name] for name in _PASSAGES if name in self.manifest.options}
 
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """Columns of the documents."""
-        return _schema(self.corpora[0])
+    def with_metadata_of(self, present: Path | None, sources: Sequence[Path]) -> CurrentDocuments:
+        """Return the documents with the columns of metadata of their next state too.
+
+        A column without values takes the type of the other state, and whole numbers become floats with floats.
+
+        Args:
+            present: corpus of the next state; None for the columns of this one.
+            sources: files of the user, for messages.
+
+        Raises:
+            InputError: another field, or a column of metadata with values of another type.
+        """
+        if present is None:
+            return self
+        columns = dict(zip(self.schema.names, self.schema.types, strict=True))
+        theirs = _schema(present)
+        fields, others = _fields(self.schema, self.manifest), _fields(theirs, artifacts.read_manifest(present.parent))
+        refused = min(fields ^ others, default=None)
+        for name, kind in zip(theirs.names, theirs.types, strict=True):
+            known = columns.setdefault(name, kind)
+            if known == kind or refused is not None or _is_empty(rows_of(present), name):
+                continue
+            if known in _NUMBERS and kind in _NUMBERS:
+                columns[name] = pa.float64()
+            elif _is_empty(self.rows(), name):
+                columns[name] = kind
+            else:
+                refused = name
+        if refused is not None:
+            was, now = (dict(zip(one.names, map(str, one.types), strict=True)) for one in (self.schema, theirs))
+            problem = f"column {refused} is {now.get(refused, 'missing')}, {was.get(refused, 'missing')} in"
+            problem = f"{', '.join(map(str, sources))}: {problem} {self.collection}; change it, or build again"
+            raise InputError(problem, code="other-columns", path=sources[0], column=refused)
+        return replace(self, schema=pa.schema(list(columns.items())))
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the documents of the indexes; a later corpus replaces those of earlier ones."""
@@ -94,7 +127,7 @@ class CurrentDocuments:
             mine.append(kept & set(collections.docids(corpus)))
             kept -= mine[-1]
         for corpus, docids in zip(self.corpora, reversed(mine), strict=True):
-            yield from selected(rows_of(corpus), docids.__contains__)
+            yield from selected(rows_of(corpus, self.schema), docids.__contains__)
 
 
 @dataclass(frozen=True)
@@ -155,7 +188,8 @@ def changes_of(current: CurrentDocuments, present: Path | None, removed: Set[str
         present: corpus of the next state, or of those that are added and replace those of equal ids; None without any.
         removed: ids of documents that are removed; None for a corpus of the next state.
     """
-    before, rows = digests(current.rows()), {} if present is None else digests(rows_of(present))
+    before = digests(current.rows())
+    rows = {} if present is None else digests(rows_of(present, current.schema))
     passages = bool(current.splits)
     if removed is None:
         return difference(before, rows, passages)
@@ -200,7 +234,7 @@ def present_documents(
         scratch: folder for a copy of the documents, which the next update removes after a kill.
 
     Raises:
-        InputError: unreadable documents, or other columns than those of the collection.
+        InputError: unreadable documents, or those of another command than `prepare files`.
     """
     if not sources:
         yield None
@@ -213,10 +247,9 @@ def present_documents(
             problem = f"has passages of {passages} words, {current.collection} has others; prepare it like that one"
             raise path_error(given, problem, code="other-passages")
         if passages is not None or not current.splits:
-            _check_columns(given, current)
             yield collections.corpus_path(given)
             return
-        documents, read_by = collections.parts(given), {}
+        documents, read_by = collections.parts(given), {"metadata": list(made.counts.get("metadata", ()))}
     elif options.get(SOURCE, current.manifest.stage) != PrepareFiles.command:
         command = options.get(SOURCE, current.manifest.stage)
         problem = f"was made by `{command}`; run it on the present documents, and pass that collection"
@@ -224,9 +257,12 @@ def present_documents(
     corpus = scratch / "collection"
     disk.remove(scratch)
     try:
+        settings = PrepareFiles(documents, output=corpus, overwrite=True, **read_by, **current.splits)
         with console.quiet():
-            call(PrepareFiles(documents, output=corpus, **read_by, **current.splits))
-        _check_columns(corpus, current)
+            _prepare(settings, call)
+            read = artifacts.read_manifest(corpus).counts.get("metadata", {})
+            if lost := current.manifest.counts.get("metadata", {}).keys() - read:  # without values, or of mixed types
+                _prepare(settings.changed(metadata=[*read, *sorted(lost)]), call)
         yield collections.corpus_path(corpus)
     finally:
         disk.remove(scratch)
@@ -239,12 +275,24 @@ def _read_by(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in names if options[name] != declared[name].default}
 
 
-def _check_columns(collection: Path, current: CurrentDocuments) -> None:
-    columns = _schema(collections.corpus_path(collection))
-    if not columns.equals(current.schema):
-        names = ", ".join(f"{column.name} ({column.type})" for column in current.schema)
-        problem = f"has other columns than {current.collection}, which has {names}; build the retriever again"
-        raise path_error(collection, problem, code="other-columns")
+def _prepare(settings: PrepareFiles, call: Callable[[Settings], Any]) -> None:
+    """Prepare documents, without the columns of metadata that no document has any more."""
+    try:
+        call(settings)
+    except InputError as error:
+        if error.code != "no-such-column" or error.fields.get("option") != "metadata":
+            raise
+        kept = [name for name in settings.metadata if name != error.fields["column"]]
+        _prepare(settings.changed(metadata=kept), call)
+
+
+def _fields(schema: pa.Schema, manifest: Manifest) -> Set[str]:
+    """Return the columns of a collection that are no metadata."""
+    return set(schema.names) - set(manifest.counts.get("metadata", ()))
+
+
+def _is_empty(rows: Iterable[pa.RecordBatch], name: str) -> bool:
+    return all(batch.column(name).null_count == len(batch) for batch in rows)
 
 
 def write_generation(
@@ -264,12 +312,15 @@ def write_generation(
     )
     if not output.up_to_date:
         kept = selected(current.rows(), lambda docid: docid not in changes.gone)
-        new = selected(() if present is None else rows_of(present), changes.new.__contains__)
+        new = selected(() if present is None else rows_of(present, current.schema), changes.new.__contains__)
         with output.folder() as (work, counts):
             clear(work)
             rows = write_corpus(work, chain(kept, new), replace(output.manifest, kind=Kind.CORPUS))
             counts |= {**made.counts, "documents": rows, "problems": {}}
             counts |= {"whole_documents": changes.after} if current.splits else {}
+            fields = _fields(_schema(current.corpora[0]), made)
+            types = {name: str(current.schema.field(name).type) for name in current.schema.names if name not in fields}
+            counts |= {"metadata": {name: _NAMES.get(kind, kind) for name, kind in types.items()}} if types else {}
             _write_splits(current, work, output.manifest)
     corpus = collections.corpus_path(path)
     return corpus, collections.document_count(corpus) - len(changes.new)
@@ -315,6 +366,23 @@ def next_generation(current: CurrentDocuments, files: RetrieverFiles, inputs: Ma
     raise AssertionError  # `count` has no end
 
 
+def earlier_generation(files: RetrieverFiles) -> list[Mapping[str, Any]]:
+    """Return the collection and the indexes of the last earlier generation, as the history names them.
+
+    Raises:
+        InputError: none is left.
+    """
+    generations: dict[int, list[Mapping[str, Any]]] = {}
+    for former in files.stored.history:
+        if "generation" in former and (files.folder.resolve() / former["path"]).is_dir():
+            generations.setdefault(former["generation"], []).append(former)
+    whole = [number for number, parts in generations.items() if len(parts) == 1 + len(files.indexes)]
+    if not whole:
+        problem = f"has no generation before {files.stored.generation}; `update` keeps them until --prune"
+        raise path_error(files.folder, problem, code="no-earlier-generation")
+    return generations[max(whole)]
+
+
 def prune(files: RetrieverFiles) -> list[Path]:
     """Remove the generations in the history of a retriever, and return their paths.
 
@@ -346,8 +414,9 @@ def _schema(corpus: Path) -> pa.Schema:
     return pq.read_schema(collections.parts(corpus)[0]).remove_metadata()
 
 
-def rows_of(corpus: Path) -> Iterator[pa.RecordBatch]:
-    """Yield all columns of a corpus."""
+def rows_of(corpus: Path, schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield all columns of a corpus, or those of a schema."""
     for part in collections.parts(corpus):
         with storage.reading(part):
-            yield from pq.ParquetFile(part, pre_buffer=False).iter_batches(_ROWS_AT_ONCE)
+            for batch in pq.ParquetFile(part, pre_buffer=False).iter_batches(_ROWS_AT_ONCE):
+                yield batch if schema is None else collections.conformed(batch, schema)
