@@ -239,9 +239,8 @@ def recorded_corpora(manifest: Manifest) -> dict[str, Recorded]:
 
 def lost_corpora(corpora: Iterable[Recorded]) -> dict[Path, str]:
     """Return path -> what happened, for the recorded corpora that are missing or have changed."""
-    changed = "has changed since the index was built"
     return {
-        corpus.path: f"{corpus.path} {changed if corpus.path.exists() else 'is missing'}"
+        corpus.path: f"{corpus.path} {'has changed since' if corpus.path.exists() else 'is missing'}"
         for corpus in corpora
         if not corpus.is_unchanged
     }
@@ -267,10 +266,10 @@ def open_texts(indexes: Iterable[Sequence[Manifest]]) -> TextStore | None:
 
 def known_corpora(indexes: Iterable[Sequence[Manifest]], consequence: str = "") -> list[Path]:
     """Return the recorded corpora that are there; with a consequence, warn about those that are not as before."""
-    recorded = corpora_of(indexes)
+    corpora = corpora_of(indexes)
     if consequence:
-        warn_lost(recorded, consequence)
-    return list(dict.fromkeys(corpus.path for corpus in recorded if corpus.path.exists()))
+        warn_lost(corpora, consequence)
+    return list(dict.fromkeys(corpus.path for corpus in corpora if corpus.path.exists()))
 
 
 def metadata_of(indexes: Iterable[Sequence[Manifest]], collection: Path | None = None) -> Metadata:

@@ -109,11 +109,9 @@ def make_typed(kind: type[T], values: Any, where: object) -> T:
     if unknown := sorted(set(values) - set(declared)):
         problem = f"unknown field {', '.join(unknown)}; update hybrid"
         raise path_error(where, problem, code="json-unknown-field", element=unknown[0])
-    required = (
-        name for name, declaration in declared.items() if declaration.default is declaration.default_factory is MISSING
-    )
-    if lacking := [name for name in required if name not in values]:
-        raise path_error(where, f"has no field '{lacking[0]}'", code="json-missing-field", element=lacking[0])
+    for name, declaration in declared.items():
+        if name not in values and declaration.default is declaration.default_factory is MISSING:
+            raise path_error(where, f"has no field '{name}'", code="json-missing-field", element=name)
     if wrong := mismatch_of_fields(values, {name: hints[name] for name in values}):
         raise path_error(where, f"{wrong}", code="json-type", **wrong.fields)
     return kind(**{name: _as_declared(value, hints[name]) for name, value in values.items()})

@@ -295,10 +295,10 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     return [_short(path, paths) for path in paths]
 
 
-def _short(path: Path, others: Sequence[Path]) -> str:
+def _short(path: Path, paths: Sequence[Path]) -> str:
     """Return the shortest end of `path` that distinguishes it from the other paths."""
     for length in range(1, len(path.parts) + 1):
         end = path.parts[-length:]
-        if sum(other.parts[-length:] == end for other in others) == 1:
+        if sum(other.parts[-length:] == end for other in paths) == 1:
             return "/".join(end)
     return path.name
