@@ -130,6 +130,23 @@ def test_every_part_of_a_file_survives_short_writes(tmp_path: Path, recorder: Re
     assert (tmp_path / "lines.tsv").read_text() == "a whole line\n"
 
 
+def test_an_addition_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    growing = disk.Growing(tmp_path / "lines.tsv")
+    growing.add("a whole line\n")
+
+    class FullAfterSevenBytes(disk.Disk):
+        def write(self, file: io.FileIO, data: memoryview) -> int:
+            if file.tell() > len("a whole line\n"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(file, data[:7])
+
+    monkeypatch.setattr(disk, "device", FullAfterSevenBytes())
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        growing.add("another line\n")
+    growing.close()
+    assert (tmp_path / "lines.tsv").read_text() == "a whole line\n"
+
+
 def test_a_folder_is_synced_with_every_file(tmp_path: Path, recorder: Recorder) -> None:
     with files.replacing(tmp_path / "x") as scratch:
         (scratch / "deep").mkdir(parents=True)

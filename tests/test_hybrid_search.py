@@ -21,6 +21,7 @@ from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.indexes.shards import shard_path, write_shard
 from hybrid_cli.lexical import kernels
+from hybrid_cli.runs.index import Allowed
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -121,6 +122,17 @@ def test_hits_do_not_depend_on_the_size_of_blocks(made: Path, monkeypatch: pytes
     assert hits_of(index, found, queries, 3).equals(whole)
     scores = brute_force(made, ["dense", "bm25"], [1, 0.5], found, queries)
     assert whole.equals(top(scores, queries, index.dense[0].docids, 3))
+
+
+def test_a_filter_keeps_its_documents_in_every_block(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, queries = random_queries(7, 5)
+    index = joint(made, ["dense", "bm25"], [1, 0.5])
+    docids = index.dense[0].docids
+    kept = np.random.default_rng(8).random(COUNT) < 0.3
+    monkeypatch.setattr(hybrid_search, "BLOCK_DOCUMENTS", 11)
+    hits = hits_of(index.within(Allowed(docids, kept)), found, queries, 20)
+    scores = brute_force(made, ["dense", "bm25"], [1, 0.5], found, queries)
+    assert hits.equals(top(scores[:, kept], queries, docids.filter(pl.Series(kept)), 20))
 
 
 @pytest.mark.parametrize("index_type", ["HNSW4,Flat", "sq8", "binary"])

@@ -182,7 +182,7 @@ def _split_of(path: Path) -> str:
 
 def _documents(table: Table, others: Sequence[str], metadata: Mapping[str, str]) -> Iterator[Document]:
     docid, text, title = (table.columns.get(field) for field in ("id", "text", "title"))
-    assert docid is not None  # `chosen_columns` checks
+    assert docid is not None  # `open_table` checks
     assert text is not None
     textual = table.is_delimited
     for location, row in table.rows([*table.columns.values(), *metadata]):
