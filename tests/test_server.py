@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,13 +17,16 @@ from typing import Any
 
 import polars as pl
 import pytest
+from command import hybrid
 from served import TOKEN, Answer, Served
+from small_artifacts import write_corpus
 from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import open_index, open_retriever
 from hybrid_cli.collections.readers.qrels import JudgmentFile
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.index_bm25 import index_bm25
 
 pytestmark = pytest.mark.slow
 QUERY = "salt in sea water"
@@ -177,6 +182,64 @@ def test_control_characters_are_spaces_and_a_long_address_is_refused(server: Ser
     with contextlib.suppress(ConnectionError):  # refused before all of it was sent
         assert server.get("/api/search", query="x" * 1_000_000).status in (400, 414, 431)
     assert server.get("/health").status == 200
+
+
+JOINED = ("کتاب\u200cهای", "ශ්\u200dරී", "Silben\u00adtrennung")  # noqa: RUF001
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of documents with joiners and soft hyphens, and of their parts."""
+    folder = tmp_path_factory.mktemp("letters")
+    parts = [re.sub("[\u200c\u200d\u00ad]", " ", word) for word in JOINED]
+    return index_bm25(write_corpus(folder / "corpus.parquet", [*JOINED, *parts]), output=folder / "bm25")
+
+
+@pytest.fixture(scope="module")
+def joined(letters: Path) -> Iterator[Served]:
+    with Served(letters, "--judgments", letters.parent / "judgments.jsonl") as running:
+        yield running
+
+
+@pytest.mark.parametrize("query", [*JOINED, "Silben\0trennung", "Silben\ud800trennung"])
+def test_a_query_is_read_alike_everywhere(letters: Path, joined: Served, query: str) -> None:
+    found = open_index(letters).search(query)["docid"].to_list()
+    assert found == ([f"d{JOINED.index(query)}"] if query in JOINED else ["d5"])
+    posted = joined.ask("POST", "/api/search", {"queries": [{"text": query}]}).json["results"][0]["candidates"]
+    assert [hit["docid"] for hit in posted] == found
+    if "\ud800" in query:  # which neither an address nor an argument has
+        return
+    assert [hit["docid"] for hit in joined.get("/api/search", query=query).json["candidates"]] == found
+    _, hits = called(joined.url + "mcp", ("search", {"query": query}))
+    assert [hit["docid"] for hit in hits.structured_content["hits"]] == found
+    if "\0" not in query:
+        done = hybrid("search", "--index", letters, "--query", query, "--format", "json")
+        assert [hit["docid"] for hit in json.loads(done.out)["hits"]] == found
+
+
+LONE = "\ud800"  # which JSON can escape, and UTF-8 cannot encode
+ANSWER = {"rater": "ann", "id": "12345678", "qid": "q", "docid": "d0", "grade": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/search", {"queries": [{"text": LONE, "qid": LONE}]}),
+        ("/api/search", {"queries": [{"text": "x"}], "system": LONE}),
+        ("/api/search", {"queries": [{"text": "x"}], "filter": LONE}),
+        ("/api/search", {"queries": [{"text": "x"}], LONE: 1}),
+        ("/api/snippets", {"query": LONE, "docids": [LONE]}),
+        ("/api/judging/queries", {"rater": "ann", "text": LONE}),
+        ("/api/judging/queries", {"rater": LONE, "text": "x"}),
+        ("/api/judgments", ANSWER | {"qid": LONE, "docid": LONE}),
+        ("/api/judgments", ANSWER | {"reason": LONE}),
+        ("/api/judgments", ANSWER | {LONE: 1}),
+        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": LONE}),
+    ],
+)
+def test_a_lone_surrogate_is_no_fault_of_the_server(joined: Served, path: str, body: Any) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}", "accept": "application/json, text/event-stream"}
+    assert joined.ask("POST", path, body, **headers).status in (200, 400)
 
 
 def test_no_file_outside_of_the_page_is_served(server: Served) -> None:
@@ -387,6 +450,14 @@ def test_an_error_names_its_cause(url: str) -> None:
     for result, word in ((unknown, "nothing"), (zero, "100"), (condition, "filter")):
         assert result.is_error
         assert word in result.content[0].text
+
+
+def test_tools_have_the_limits_of_the_api(url: str) -> None:
+    long = {"query": "x" * 4001}
+    calls = ("search", long), ("explain", long | {"docid": "salt"}), ("search", {"query": " "})
+    for result in called(url, *calls)[1:]:
+        assert result.is_error
+        assert "query" in result.content[0].text
 
 
 def test_tools_on_standard_streams(retriever: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
@@ -16,11 +17,13 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.inputs.files import read_bytes
 
 T = TypeVar("T")
+ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 NOT_JSON = (ValueError, RecursionError)  # not JSON, not UTF-8, a number of thousands of digits; nested too deeply
 
 
 def parse_json(text: str | bytes, name: object, **options: Any) -> Any:
-    """Return the content of JSON text.
+    """Return the content of JSON text, without lone surrogates.
 
     Args:
         text: JSON, in UTF-8 if bytes.
@@ -31,9 +34,22 @@ def parse_json(text: str | bytes, name: object, **options: Any) -> Any:
         InputError: not valid JSON.
     """
     try:
-        return json.loads(text.decode() if isinstance(text, bytes) else text, **options)
+        text = text.decode() if isinstance(text, bytes) else text
+        content = json.loads(text, **options)
+        return without_surrogates(content) if ESCAPED_SURROGATE.search(text) else content
     except NOT_JSON as error:
         raise path_error(name, f"is not readable JSON ({reason(error)})", code="not-json") from None
+
+
+def without_surrogates(value: Any) -> Any:
+    """Replace lone surrogates, which JSON can escape (`\\ud800`) and UTF-8 cannot encode, by U+FFFD in all texts."""
+    if isinstance(value, dict):
+        return {without_surrogates(name): without_surrogates(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_surrogates(inner) for inner in value]
+    if isinstance(value, str) and _SURROGATE.search(value):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
 
 
 def reason(error: Exception) -> str:

@@ -34,13 +34,11 @@ from hybrid_cli.inputs.files import (
     opened,
     plain_suffix,
 )
-from hybrid_cli.inputs.json_values import describe_value, mismatch_of_fields
+from hybrid_cli.inputs.json_values import ESCAPED_SURROGATE, describe_value, mismatch_of_fields, without_surrogates
 
 Form = Literal["parquet", "json", "text"]
 _JSON_LINES = (".jsonl", ".json", ".ndjson")
 _HEAD = 1 << 16  # bytes that reveal JSON
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"\s*")
 _STARTS = re.compile(r"\s*(?:\{\s*[\"}]|\[\s*[{\]])")  # an object, or an array of objects
 _NESTED = re.compile(r'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{')  # an object of objects
@@ -116,7 +114,7 @@ class InputFile:
             for location, line in self.lines():
                 try:
                     value = _AS_WRITTEN.decode(line)
-                    value = without_surrogates(value) if _ESCAPED_SURROGATE.search(line) else value
+                    value = without_surrogates(value) if ESCAPED_SURROGATE.search(line) else value
                 except json.JSONDecodeError as error:
                     _refuse_json(location, f"{error.msg} at character {error.pos + 1:,}", "fix or remove the line")
                 except RecursionError:
@@ -242,7 +240,7 @@ class _Json:
             try:
                 begin = self._at
                 value, self._at = _AS_WRITTEN.raw_decode(self._held, begin)
-                return without_surrogates(value) if _ESCAPED_SURROGATE.search(self._held, begin, self._at) else value
+                return without_surrogates(value) if ESCAPED_SURROGATE.search(self._held, begin, self._at) else value
             except json.JSONDecodeError as error:
                 left = len(self._held) - self._at
                 inside = error.msg.startswith("Unterminated") or error.pos > len(self._held) - _LONGEST_WORD
@@ -264,17 +262,6 @@ class _Json:
         except UnicodeDecodeError:
             raise path_error(self._path, "not valid UTF-8; convert the file", code="not-utf-8") from None
         self._held, self._at, self._ended = self._held[self._at :] + more, 0, not more
-
-
-def without_surrogates(value: Any) -> Any:
-    """Replace lone surrogates, which JSON can escape (`\\ud800`) and UTF-8 cannot encode, by U+FFFD in all texts."""
-    if isinstance(value, dict):
-        return {without_surrogates(name): without_surrogates(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [without_surrogates(inner) for inner in value]
-    if isinstance(value, str) and _SURROGATE.search(value):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
 
 
 def check_field(record: dict[str, Any], field: str, kind: Any, location: Location, code: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -13,6 +14,7 @@ import polars.selectors as cs
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.files import DOCIDS, QIDS, fold_name
+from hybrid_cli.inputs.json_values import without_surrogates
 from hybrid_cli.runs.files import check_run, read_run, sort_hits
 from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns
@@ -76,14 +78,16 @@ def of_dictionary(values: Mapping[Any, Any], column: str, name: str) -> pl.DataF
     return table_of({"qid": qids, "docid": docids, column: cells}, name)
 
 
-def table_of(columns: Mapping[str, Any], name: str) -> pl.DataFrame:
-    """Return a table of columns; `name` is the subject of messages.
+def table_of(columns: Mapping[str, Any], name: str, schema: Mapping[str, Any] | None = None) -> pl.DataFrame:
+    """Return a table of columns, without lone surrogates; `name` is the subject of messages.
 
     Raises:
         InputError: a column has values of different types.
     """
     try:
-        return pl.DataFrame(columns, strict=True, infer_schema_length=None)
+        return pl.DataFrame(columns, schema, strict=True, infer_schema_length=None)
+    except UnicodeEncodeError:
+        return table_of(without_surrogates({column: list(values) for column, values in columns.items()}), name, schema)
     except (TypeError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{name}: values of different types in a column ({reason})", code="other-type") from None
@@ -123,18 +127,29 @@ def documents_table(documents: DocumentsLike) -> pl.DataFrame:
     return table.select("docid", "title", "text", *others).fill_null("")
 
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def query_text(text: str) -> str:
+    """Return a query as every search reads it: control characters are spaces, lone surrogates U+FFFD.
+
+    Joiners and soft hyphens stay, as in documents: they are parts of words.
+    """
+    return _CONTROLS.sub(" ", without_surrogates(text))
+
+
 def queries_table(queries: QueriesLike) -> pl.DataFrame:
     """Return queries as a table: qid, text.
 
     Args:
         queries: a text, or several texts, whose qids are "0", "1", ...; texts by qid; or a data frame with qid and
-            text.
+            text. See `query_text`.
 
     Raises:
         InputError: something else, or a qid that is not unique.
     """
     if isinstance(queries, str):
-        return pl.DataFrame({"qid": ["0"], "text": [queries]})
+        return pl.DataFrame({"qid": ["0"], "text": [query_text(queries)]})
     table = _table(queries, "qid", QIDS, "the queries").select("qid", "text")
     if table["qid"].is_duplicated().any():
         repeated = table.filter(pl.col("qid").is_duplicated())["qid"][0]
@@ -142,7 +157,7 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
     if table["text"].null_count():
         qid = table.filter(pl.col("text").is_null())["qid"][0]
         raise InputError(f"the queries: {qid} has no text", code="no-text", id=qid)
-    return table
+    return table.with_columns(pl.col("text").str.replace_all(_CONTROLS.pattern, " "))
 
 
 def checked_depth(k: int) -> int:
@@ -182,8 +197,8 @@ def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFram
 
 def _of_list(rows: list[Any], key: str, name: str) -> pl.DataFrame:
     if all(isinstance(row, str) for row in rows):
-        schema = {key: pl.String, "text": pl.String}
-        return pl.DataFrame({key: [str(number) for number in range(len(rows))], "text": rows}, schema=schema)
+        numbers = [str(number) for number in range(len(rows))]
+        return table_of({key: numbers, "text": rows}, name, {key: pl.String, "text": pl.String})
     if all(isinstance(row, Mapping) for row in rows):
         columns = dict.fromkeys(column for row in rows for column in row)
         return table_of({column: [row.get(column) for row in rows] for column in columns}, name)

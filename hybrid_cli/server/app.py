@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.resources import files
@@ -21,13 +20,14 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.inputs.json_values import parse_json
 from hybrid_cli.reporting.colours import style_sheet
 from hybrid_cli.server import answers, comparison, judging
-from hybrid_cli.server.security import LOOPBACK, Guard, Refused, error_response
+from hybrid_cli.server.security import LOOPBACK, QUERY_CHARACTERS, Guard, Refused, checked_query, error_response
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
 
-MOST_HITS, MOST_QUERIES, QUERY_CHARACTERS = 1000, 256, 4000
+MOST_HITS, MOST_QUERIES = 1000, 256
 _EXPLAINED = 100
 _NOT_FOUND = ("no-such-document", "unknown-id")
 _WRITES, _MCP = ("/api/judgments", "/api/judging"), "/mcp"
@@ -142,7 +142,7 @@ async def _search(state: State, request: Request) -> Any:
         raise InputError(f"k {k}: at most {_EXPLAINED} hits are explained", code="out-of-range", option="k", value=k)
     system, condition = _text(fields, "system", state.live.main), _condition(fields)
     if not posted:
-        text = _query(fields.get("query"))
+        text = checked_query(fields.get("query"))
         candidates = await state.hits(text, k, system, condition, explain)
         return {
             "api": "v1",
@@ -163,7 +163,9 @@ async def _search(state: State, request: Request) -> Any:
 async def _columns(state: State, request: Request) -> Any:
     fields = _parameters(request, ("query", "depth", "filter"))
     depth = _number(fields, "depth", state.live.retriever.depth, MOST_HITS)
-    return await run_in_threadpool(answers.columns, state.live, _query(fields.get("query")), _condition(fields), depth)
+    return await run_in_threadpool(
+        answers.columns, state.live, checked_query(fields.get("query")), _condition(fields), depth
+    )
 
 
 async def _snippets(state: State, request: Request) -> Any:
@@ -172,13 +174,13 @@ async def _snippets(state: State, request: Request) -> Any:
     if not isinstance(docids, list) or len(docids) > MOST_HITS or not all(isinstance(each, str) for each in docids):
         problem = f"docids: needs a list of at most {MOST_HITS} ids"
         raise InputError(problem, code="other-type", option="docids")
-    listed = await run_in_threadpool(answers.snippets, state.live, _query(fields.get("query")), docids)
+    listed = await run_in_threadpool(answers.snippets, state.live, checked_query(fields.get("query")), docids)
     return {"documents": listed}
 
 
 async def _explain(state: State, request: Request) -> Any:
     fields = _parameters(request, ("query", "docid"))
-    query, docid = _query(fields.get("query")), _text(fields, "docid", "")
+    query, docid = checked_query(fields.get("query")), _text(fields, "docid", "")
     return await run_in_threadpool(answers.explained, state.live, query, docid)
 
 
@@ -233,10 +235,7 @@ async def _json(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
     Raises:
         InputError: no object, or an unknown field.
     """
-    try:
-        fields = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        fields = None
+    fields = parse_json(await request.body(), "the body")
     if not isinstance(fields, dict):
         raise InputError("the body is no JSON object", code="not-json")
     for name in fields:
@@ -249,20 +248,6 @@ def _known(name: str, names: tuple[str, ...]) -> None:
         raise InputError(f"{name[:80]}: unknown; known: {', '.join(names)}", code="unknown-field", choices=list(names))
 
 
-def _query(text: Any) -> str:
-    """Return the text of a query.
-
-    Raises:
-        InputError: no text, a blank one, or one that is too long.
-    """
-    if not isinstance(text, str) or not text.strip():
-        raise InputError("query: needs a text", code="no-query", option="query")
-    if len(text) > QUERY_CHARACTERS:
-        problem = f"query: has {len(text):,} characters; at most {QUERY_CHARACTERS:,} are searched"
-        raise InputError(problem, code="query-too-long", option="query", value=len(text), limit=QUERY_CHARACTERS)
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
 def _queries(fields: Any) -> list[tuple[str, str]]:
     if not isinstance(fields, list) or not 0 < len(fields) <= MOST_QUERIES:
         problem = f"queries: needs a list of 1 to {MOST_QUERIES} objects with text, and maybe qid"
@@ -271,7 +256,7 @@ def _queries(fields: Any) -> list[tuple[str, str]]:
     for number, query in enumerate(fields):
         if not isinstance(query, Mapping) or not {"text"} <= set(query) <= {"qid", "text"}:
             raise InputError(f"queries[{number}]: needs text, and maybe qid", code="other-type", option="queries")
-        queries.append((str(query.get("qid", number)), _query(query["text"])))
+        queries.append((str(query.get("qid", number)), checked_query(query["text"])))
     return queries
 
 

@@ -40,6 +40,7 @@ from hybrid_cli.reporting.judging import (
 from hybrid_cli.runs import Run
 from hybrid_cli.server.answers import marked
 from hybrid_cli.server.live import Live
+from hybrid_cli.server.security import checked_query
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -48,7 +49,6 @@ _HITS = 100  # hits of each system that measures and fusions read
 _MOST_QUERIES = 300  # queries that are searched for the pools
 _BATCH = 16  # queries that are searched at a time, so that other requests are answered meanwhile
 _PATIENCE = 1.0  # seconds until a request is answered although the pools are not ready
-_LONGEST = 4000  # characters of a query
 _LONGEST_REASON = 200
 _RUN = ("qid", "docid", "rank", "score")
 
@@ -271,9 +271,7 @@ class Judging:
     def add_query(self, rater: str, text: str) -> Json:
         """Pool the hits of a query that a person typed; it is asked next."""
         check_rater(rater)
-        text = " ".join(text.split())
-        if not text or len(text) > _LONGEST:
-            raise InputError(f"text: needs 1 to {_LONGEST:,} characters", code="no-query", option="text")
+        text = " ".join(checked_query(text).split())
         qid = self._qid(text)
         query = pl.DataFrame({"qid": [qid], "text": [text]})
         while qid not in self.search().queries:
@@ -300,9 +298,9 @@ class Judging:
         """
         if not 0 <= grade <= HIGHEST:
             raise InputError(f"grade {grade}: is not from 0 to {HIGHEST}", code="out-of-range", option="grade")
-        text = " ".join(query.split())
-        if not text or self._text(docid, text) is None:
-            raise InputError(f"no query, or no document {docid}", code="no-such-document", id=docid)
+        text = " ".join(checked_query(query).split())
+        if self._text(docid, text) is None:
+            raise InputError(f"no document {docid}", code="no-such-document", id=docid)
         with self._lock:
             self.journal.add([Answer(self._qid(text), docid, grade, f"{MACHINE}mcp", now(), query=text)])
 

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from hybrid_cli.errors import HybridError
 from hybrid_cli.server import answers
 from hybrid_cli.server.live import kind_of
+from hybrid_cli.server.security import checked_query
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
 
@@ -92,9 +93,10 @@ def tools(state: State) -> MCPServer[Any]:
             k: number of documents, from 1 to 100.
             filter: condition over the metadata of documents in the syntax of SQL, such as `year >= 2020`.
         """
-        if not query.strip() or not 1 <= k <= _MOST_HITS:
-            raise ToolError(f"needs a query, and k from 1 to {_MOST_HITS}")
+        if not 1 <= k <= _MOST_HITS:
+            raise ToolError(f"needs k from 1 to {_MOST_HITS}")
         with _tool_errors():
+            query = checked_query(query)
             candidates = await state.hits(query, k, state.live.main, filter or None, False)
         hits = [Hit(**hit | hit["doc"]) for hit in candidates]
         return Hits(query=query, formula=answers.formula(state.live), hits=hits)
@@ -118,7 +120,7 @@ def tools(state: State) -> MCPServer[Any]:
             docid: id of the document.
         """
         with _tool_errors():
-            explanation = await asyncio.to_thread(answers.explained, state.live, query, docid)
+            explanation = await asyncio.to_thread(answers.explained, state.live, checked_query(query), docid)
         return Explanation(**explanation["explanation"])
 
     if state.settings.mcp_judge and (judging := state.judging) is not None:

@@ -22,6 +22,9 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hybrid_cli.errors import InputError
+from hybrid_cli.runs.given import query_text
+
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -31,6 +34,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+QUERY_CHARACTERS = 4000  # of a query
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOGIN = "login"  # parameter of the one-time URL
 _OPEN_PATHS = ("/health",)
@@ -45,6 +49,20 @@ class Refused(Exception):
     def __init__(self, status: int, code: str, message: str):
         super().__init__(message)
         self.status, self.code = status, code
+
+
+def checked_query(text: Any) -> str:
+    """Return the text of a query; see `query_text`.
+
+    Raises:
+        InputError: no text, a blank one, or one that is too long.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InputError("query: needs a text", code="no-query", option="query")
+    if len(text) > QUERY_CHARACTERS:
+        problem = f"query: has {len(text):,} characters; at most {QUERY_CHARACTERS:,} are searched"
+        raise InputError(problem, code="query-too-long", option="query", value=len(text), limit=QUERY_CHARACTERS)
+    return query_text(text)
 
 
 def error_response(status: int, code: str, message: str, **fields: Any) -> Response:
@@ -248,7 +266,7 @@ def _limited(headers: Headers, receive: Receive) -> Callable[[], Awaitable[Messa
         Refused: the length in the header is too large.
     """
     length = headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > _BODY_BYTES:
+    if not length.isdecimal() or int(length) > _BODY_BYTES:
         raise Refused(413, "too-large", f"the body has more than {_BODY_BYTES:,} bytes")
     received, ended = 0, False
 

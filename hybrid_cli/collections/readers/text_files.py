@@ -11,8 +11,8 @@ from typing import Any
 
 from hybrid_cli.collections.source import Document
 from hybrid_cli.inputs.files import Location
-from hybrid_cli.inputs.json_values import NOT_JSON, describe_value
-from hybrid_cli.inputs.rows import InputFile, check_field, without_surrogates
+from hybrid_cli.inputs.json_values import NOT_JSON, describe_value, without_surrogates
+from hybrid_cli.inputs.rows import InputFile, check_field
 from hybrid_cli.inputs.rows import columns as columns
 
 # Field names of BEIR, MS MARCO, DPR, Pyserini and TREC tracks.
