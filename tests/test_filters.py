@@ -25,7 +25,7 @@ from hybrid_cli.collections.source import Document, Location, documents_of, read
 from hybrid_cli.commands.data import PrepareFiles
 from hybrid_cli.errors import InputError
 from hybrid_cli.retrieval import filters
-from hybrid_cli.retrieval.filters import MOST_CHARACTERS, columns_of
+from hybrid_cli.retrieval.filters import MOST_CHARACTERS, Metadata, columns_of
 from hybrid_cli.server import answers
 from hybrid_cli.server.live import Live
 from hybrid_cli.stages.compose import compose
@@ -514,3 +514,12 @@ def test_a_later_corpus_replaces_the_metadata_of_an_earlier_one(library: Library
     for text in ("open", "share IS NULL", "NOT open AND year >= 2020"):
         hits = opened.search(" ".join(WORDS), 500, filter=text)
         assert by_query(hits) == filtered(every, later.allowed(text), 500)
+
+
+def test_whole_numbers_of_one_corpus_and_fractions_of_another_are_compared_as_they_are(tmp_path: Path) -> None:
+    corpora = [tmp_path / "whole.parquet", tmp_path / "fractions.parquet"]
+    for path, docid, price in zip(corpora, "ab", (2, 2.5), strict=True):
+        pl.DataFrame({"docid": [docid], "title": [""], "text": ["x"], "price": [price]}).write_parquet(path)
+    for some in (corpora, corpora[::-1]):
+        allowed = Metadata(some).allowed("price > 2")
+        assert allowed.docids.filter(pl.Series(allowed.kept)).to_list() == ["b"]
