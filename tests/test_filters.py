@@ -5,6 +5,7 @@ import datetime
 import decimal
 import io
 import json
+import math
 import random
 import re
 import shutil
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from command import hybrid, raises, ran, refused
+from pyarrow import parquet
 from served import Served
 
 from hybrid_cli import fuse, open_index, open_retriever
@@ -101,6 +104,67 @@ def test_columns_of_parquet_keep_their_types_and_dates_become_texts(tmp_path: Pa
     all_rows = [("1", "2020-01-02", "2020-01-02T03:04:05.000000", 1.0, 1, "x"), ("2", None, None, None, 2, "y")]
     assert len(rows) == 1
     assert rows[0] in all_rows
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "stored"),
+    [
+        ("a.jsonl", "1e999", "2.5", [None, 2.5]),
+        ("a.jsonl", "NaN", "-Infinity", [None, None]),
+        ("a.csv", "1e999", "2.5", [None, 2.5]),
+        ("a.jsonl", f"{2**63 - 1}", f"{-(2**63)}", [2**63 - 1, -(2**63)]),
+        ("a.csv", "1" * 5000, "2", [None, 2.0]),
+    ],
+)
+def test_numbers_that_are_not_finite_are_missing(
+    tmp_path: Path, name: str, first: str, second: str, stored: list[float | None]
+) -> None:
+    row = '{{"id": "{0}", "text": "x", "size": {1}}}\n' if name == "a.jsonl" else "{0},x,{1}\n"
+    rows = "".join(row.format(*each) for each in (("a", first), ("b", second)))
+    (tmp_path / name).write_text(rows if name == "a.jsonl" else f"id,text,size\n{rows}")
+    made = prepare(PrepareFiles([tmp_path / name], metadata=["size"], output=tmp_path / "made"))
+    assert corpus_of(made)["size"].to_list() == stored
+
+
+def test_values_that_no_column_can_have_are_refused_and_left_out_of_all(tmp_path: Path) -> None:
+    table = pa.table({"id": ["a"], "text": ["x"], "hash": pa.array([2**63], pa.uint64()), "raw": [b"\xff"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text(f'{{"id": "a", "text": "x", "hash": {"1" * 5000}}}')
+    for file, name in (("a.parquet", "hash"), ("a.parquet", "raw"), ("b.jsonl", "hash")):
+        with raises("other-type", column=name, path=file):
+            prepare(PrepareFiles([tmp_path / file], metadata=[name], output=tmp_path / "made"))
+    everything = prepare(PrepareFiles([tmp_path / "a.parquet"], metadata="all", output=tmp_path / "made"))
+    assert corpus_of(everything).columns == ["docid", "title", "text"]
+
+
+def test_texts_of_a_table_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+    surrogate, ends = pa.py_buffer(b"\xed\xa0\x80"), pa.array([0, 3], pa.int32()).buffers()[1]
+    text = pa.Array.from_buffers(pa.string(), 1, [None, ends, surrogate])
+    parquet.write_table(pa.table({"id": ["a"], "text": text}), tmp_path / "a.parquet")
+    with raises("not-utf-8", path="a.parquet"):
+        prepare(PrepareFiles([tmp_path / "a.parquet"], output=tmp_path / "made"))
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (pa.array([math.inf, -math.inf]), {"min": None, "max": None}),
+        (pa.array([math.nan, 1.0]), {"min": 1.0, "max": 1.0}),
+        (pa.array([decimal.Decimal("0.25"), decimal.Decimal("0.5")]), {"min": 0.25, "max": 0.5}),
+        (pa.array([0.25, 0.5], pa.float16()), {"min": 0.25, "max": 0.5}),
+        (pa.array([2**64 - 1, 0], pa.uint64()), {"min": 0, "max": 2**64 - 1}),
+    ],
+)
+def test_a_corpus_of_another_program_is_served_with_any_numbers(
+    tmp_path: Path, column: pa.Array, shown: dict[str, Any]
+) -> None:
+    table = pa.table({"docid": ["a", "b"], "title": ["", ""], "text": ["x", "x"], "size": column})
+    parquet.write_table(table, tmp_path / "corpus.parquet")
+    live = Live.open(index_bm25(tmp_path / "corpus.parquet", output=tmp_path / "bm25", lucene=False))
+    information = answers.information(live)
+    assert information["metadata"] == [{"name": "size", "type": "number", **shown}]
+    json.dumps([information, answers.document(live, "a"), answers.document(live, "b")], allow_nan=False)
+    assert len(live.search(answers.table_of(["x"]), 2, live.main, "size IS NOT NULL")) == 2
 
 
 @pytest.mark.parametrize("name", ["title", "docid", "a-b", "body"])

@@ -110,6 +110,8 @@ def test_bad_weights_and_settings_are_refused() -> None:
             recipe("minmax", *weights)
     with raises("option-does-not-apply", option="normalize"):
         recipe("rrf", normalization="minmax")
+    with raises("out-of-range", option="rrf_k"):
+        recipe("rrf", rrf_k=-1.0)
 
 
 CASES: list[tuple[str, str | None, dict[str, Any] | None, FusionRecipe]] = [

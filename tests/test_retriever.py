@@ -78,6 +78,17 @@ def test_a_search_is_a_fusion_and_that_of_python(
     equal(pl.concat(one_by_one), searched, 1e-5)
 
 
+@pytest.mark.parametrize("change", [{"depth": 0}, {"depth": -3}, {"generation": 0}, {"rrf_k": -1.0}])
+def test_stored_numbers_out_of_range_are_refused(tiny_runs: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = compose([tiny_runs / "bm25", tiny_runs / "dense"], method="rrf", output=tmp_path / "retriever")
+    manifest, file = folder / "manifest.json", folder / "retriever.json"
+    unchecked = {name: value for name, value in json.loads(manifest.read_text()).items() if "checksum" not in name}
+    manifest.write_text(json.dumps(unchecked))  # as another program may write it
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with raises("out-of-range"):
+        open_retriever(folder)
+
+
 def rich(folder: Path) -> Path:
     few = {"train": 1, "dev": 1, "test": 40}
     return prepare(PreparePythonDocs(package=["rich"], sample=150, sample_queries=few, output=folder / "rich"))

@@ -140,6 +140,9 @@ def read_retriever(folder: Path) -> StoredRetriever:
     read_manifest(folder, Kind.RETRIEVER)
     storage.check_parts(folder, layout.RETRIEVER)
     stored = make_typed(StoredRetriever, read_json(folder / layout.RETRIEVER), folder / layout.RETRIEVER)
+    if min(stored.depth, stored.generation) < 1:
+        problem = f"needs depth and generation of 1 or more, not {stored.depth} and {stored.generation}; compose again"
+        raise path_error(folder / layout.RETRIEVER, problem, code="out-of-range")
     if stored.method not in METHODS:
         problem = f"is fused by {stored.method}, which is not installed; install its package, or compose again"
         raise path_error(folder, problem, code="missing-plugin", group="fusion_methods", name=stored.method)

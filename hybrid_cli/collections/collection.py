@@ -209,7 +209,7 @@ def metadata_schema(path: Path) -> dict[str, pl.DataType]:
 def _metadata_type(kind: pl.DataType) -> pl.DataType:
     if kind.is_temporal():
         return pl.String()
-    return pl.Float64() if kind.is_decimal() else kind.base_type()()
+    return pl.Float64() if kind.is_decimal() or str(kind) == "Float16" else kind.base_type()()
 
 
 def common_schema(corpora: Iterable[Path]) -> dict[str, pl.DataType]:

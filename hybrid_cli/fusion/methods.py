@@ -328,6 +328,9 @@ class FusionRecipe:
         if self.normalization is not None and METHODS[self.method].fixed:
             problem = f"--method {self.method}: has a fixed normalization; omit --normalize"
             raise InputError(problem, code="option-does-not-apply", option="normalize")
+        if not self.rrf_k > -1:
+            problem = f"--rrf-k {self.rrf_k}: needs a number above -1"
+            raise InputError(problem, code="out-of-range", option="rrf_k", value=self.rrf_k, limit=-1)
         bad = [weight for weight in self.weights if not 0 <= weight <= LARGEST]
         if bad or not any(self.weights):
             problem = f"--weights {_listed(self.weights)}: needs numbers >= 0, at least one > 0, none over {LARGEST}"

@@ -444,6 +444,8 @@ def _parquet(file: InputFile) -> Table:
                     for row in pa.table(arrays, batch.schema.names).to_pylist():
                         number += 1
                         yield Location(path, number, "row"), row
+            except UnicodeDecodeError:
+                raise path_error(path, f"not valid UTF-8 after row {number}", code="not-utf-8") from None
             except (pa.ArrowException, OSError) as error:
                 problem = f"damaged after row {number} ({str(error).splitlines()[0]})"
                 raise path_error(path, problem, code="damaged-parquet") from None

@@ -153,10 +153,10 @@ def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
     import duckdb
 
     connection = _database().cursor()
-    connection.register("documents", frame.to_arrow())
     clock = Timer(SECONDS, connection.interrupt)
     clock.start()
     try:
+        connection.register("documents", frame.to_arrow())
         kept = connection.sql(_statement(text)).to_arrow_table()["kept"]
     except duckdb.InterruptException:
         problem = f"--filter {text}: takes longer than {SECONDS:g} seconds"

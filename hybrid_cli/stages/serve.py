@@ -97,12 +97,12 @@ def _token() -> str:
     """Return the token of the environment, or a random one.
 
     Raises:
-        InputError: a short token.
+        InputError: a short token, or one that no header can have.
     """
-    token = os.environ.get(TOKEN, "")
-    if token and len(token) < _LEAST_TOKEN:
-        problem = f"{TOKEN}: has {len(token)} characters; use at least {_LEAST_TOKEN}, or unset it for a random one"
-        raise InputError(problem, code="short-token", limit=_LEAST_TOKEN)
+    token = os.environ.get(TOKEN, "").strip()
+    if token and not (len(token) >= _LEAST_TOKEN and token.isascii() and token.isprintable()):
+        problem = f"{TOKEN}: needs {_LEAST_TOKEN} or more printable characters of ASCII; unset it for a random one"
+        raise InputError(problem, code="not-a-token", limit=_LEAST_TOKEN)
     return token or secrets.token_urlsafe(24)
 
 

@@ -194,7 +194,8 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d*)")  # 007 is a text
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _BOOLEANS = {"true": True, "false": False}
 _LARGEST = 2**63
-_OTHER = "a list, an object or a number beyond 64 bits"
+_UNSIGNED = pa.uint64()  # whose values decide whether they are numbers of 64 bits with a sign
+_OTHER = "a list, an object, bytes or a number beyond 64 bits"
 Kinds = dict[str, Location]  # type of a value -> location of the first one
 
 
@@ -237,14 +238,15 @@ def metadata_types(names: Sequence[str], tables: Sequence[Table]) -> dict[str, s
 
 def _add_kinds(table: Table, names: Sequence[str], kinds: Mapping[str, Kinds]) -> None:
     """Add the types of values of columns that a table has."""
-    if table.types:
-        for name in names:
-            kinds[name].setdefault(_stored_type(table.types[name]), Location(table.path, 1, "row"))
+    stored = {name: table.types[name] for name in names if table.types.get(name, _UNSIGNED) != _UNSIGNED}
+    for name, kind in stored.items():
+        kinds[name].setdefault(_stored_type(kind), Location(table.path, 1, "row"))
+    if not (rest := [name for name in names if name not in stored]):
         return
     kind_of = _kind_of_text if table.is_delimited else _kind_of_value
-    for location, row in table.rows(names):
-        for name in names:
-            value = row.get(name)
+    for location, row in table.rows(rest):
+        for name in rest:
+            value = Number(row[name]) if table.types and row[name] is not None else row.get(name)
             if value is not None and value != "":
                 kinds[name].setdefault(kind_of(value), location)
 
@@ -272,7 +274,7 @@ def _stored_type(kind: pa.DataType) -> str:
 def _kind_of_text(text: str) -> str:
     if text.casefold() in _BOOLEANS:
         return "boolean"
-    if _WHOLE.fullmatch(text) and -_LARGEST <= int(text) < _LARGEST:
+    if _WHOLE.fullmatch(text) and _has_64_bits(text):
         return "int64"
     return "float64" if _NUMBER.fullmatch(text) else "string"
 
@@ -282,8 +284,12 @@ def _kind_of_value(value: Any) -> str:
         return "boolean"
     if isinstance(value, Number):
         whole = _WHOLE.fullmatch(value) is not None
-        return "float64" if not whole else "int64" if -_LARGEST <= int(value) < _LARGEST else _OTHER
+        return "float64" if not whole else "int64" if _has_64_bits(value) else _OTHER
     return "string" if isinstance(value, str) else _OTHER
+
+
+def _has_64_bits(whole: str) -> bool:
+    return len(whole) <= len(str(-_LARGEST)) and -_LARGEST <= int(whole) < _LARGEST
 
 
 def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
@@ -303,7 +309,9 @@ def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
 
 
 def metadata_values(row: Mapping[str, Any], types: Mapping[str, str], textual: bool) -> Iterator[Any]:
-    """Yield the values of a row with their types; None for a missing value, NaN, or an empty cell of TSV and CSV.
+    """Yield the values of a row with their types.
+
+    None is a missing value, a number that is not finite, which JSON lacks, or an empty cell of TSV and CSV.
 
     Args:
         row: values by column.
@@ -322,4 +330,4 @@ def metadata_values(row: Mapping[str, Any], types: Mapping[str, str], textual: b
             yield int(value)
         else:
             number = float(value)
-            yield None if math.isnan(number) else number
+            yield number if math.isfinite(number) else None
