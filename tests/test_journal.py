@@ -11,6 +11,7 @@ import pytest
 from command import Done, hybrid, raises, ran
 from judging import FIRST, QIDS, SECOND, Dying, Killed
 
+from hybrid_cli.collections import collection
 from hybrid_cli.collections.collection import read_qrels
 from hybrid_cli.collections.journal import SKIPPED, Answer, Journal, is_rater
 from hybrid_cli.collections.judgments import JournalJudgments, open_judgments
@@ -116,6 +117,13 @@ def test_fields_of_later_versions_are_kept_and_ignored(tmp_path: Path) -> None:
     judgments.add("q", ["e"], 0)
     assert judgments.grades == {("q", "d"): 2, ("q", "e"): 0}
     assert path.read_text().startswith(line)
+
+
+def test_lone_surrogates_of_another_program_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "judgments.jsonl"
+    path.write_text('{"qid": "q\\ud800", "docid": "d\\udfff", "grade": 1, "rater": "ann", "query": "\\ud800"}\n')
+    assert collection.read_qrels(path).select("qid", "docid").rows() == [("q\ufffd", "d\ufffd")]
+    assert collection.read_queries(path)["text"].to_list() == ["\ufffd"]
 
 
 def test_a_journal_is_told_from_judgments_in_json_lines(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from hybrid_cli import console
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.files import Location, byte_lines, read_bytes
-from hybrid_cli.inputs.json_values import NOT_JSON, mismatch_of_fields
+from hybrid_cli.inputs.json_values import NOT_JSON, mismatch_of_fields, parse_json
 from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.storage import disk
 
@@ -274,9 +274,9 @@ def _parsed(line: bytes, path: Path, number: int) -> Answer:
         InputError: no answer.
     """
     try:
-        row = json.loads(line)
-    except NOT_JSON as error:
-        row = str(error)
+        row = parse_json(line, path)
+    except InputError:
+        row = None
     problem = "is no JSON object" if not isinstance(row, dict) else _problem(row)
     if problem:
         problem = f"{problem}; a journal has answers: qid, docid, grade, rater"
