@@ -2,16 +2,18 @@
 
 import gzip
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from browsing import chromium
 from command import Notices, Refusal, hybrid, raises, ran, refusal, refused
 from tiny_collection import AWKWARD_IDS, corpus_of, write_lines
 
 from hybrid_cli.collections import collection
-from hybrid_cli.collections.readers.html_pages import Page, read_page
+from hybrid_cli.collections.readers.html_pages import Page, decode_page, read_page
 from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.stages.prepare import prepare
 
@@ -283,10 +285,12 @@ the <b>se</b>a, a &lt; b, caf&eacute;; <a href="x>y">link</a>.<p>Two<ul><li>one<
     [
         (PAGE, Page("Salt & sea", "Salt\nIt is in the sea, a < b, café; link.\nTwo\none\ntwo\na\nb")),
         ("<h1>Two <i>tides</i></h1>A day has two.", Page("Two tides", "Two tides\nA day has two.")),
-        ("<p>around<main><h2>Moon</h2>far</main>", Page("", "Moon\nfar")),
-        ("a < b <y and z", Page("", "a < b <y and z")),
-        ("<p>one<script>never closed <p>two", Page("", "one never closed\ntwo")),
-        ("<p>one<!-- never closed <p>two", Page("", "one<!-- never closed\ntwo")),
+        ("<p>around<main><h2>Moon</h2>far</main>", Page("Moon", "Moon\nfar")),
+        (
+            "<h1 hidden>no</h1><nav><h2>Menu</h2></nav><h3> </h3><h4>Moon <b>and</b> sea</h4>",
+            Page("Moon and sea", "Moon and sea"),
+        ),
+        ("<svg><title>icon</title></svg><h2>Moon</h2>", Page("Moon", "Moon")),
         ("</div></p><p>x</b></table>y", Page("", "x\ny")),
     ],
 )
@@ -294,8 +298,119 @@ def test_texts_have_no_boilerplate(content: str, page: Page) -> None:
     assert read_page(content) == page
 
 
+SHOWN = {  # page -> its words in a browser with scripts
+    "a<b>b</b><i> c</i><wbr>d<my-tag>e</my-tag><img>f<span>g</span>": "ab cdefg",
+    "a<p>b<p>c<div>d</div>e<br>f<hr>g<ul><li>h<li>i</ul>j": "a b c d e f g h i j",
+    "<table><tr><td>a<td>b<tr><th>c</table><dl><dt>d<dd>e</dl>": "a b c d e",
+    "a<button>b</button>c<svg><text>d</text></svg>e<select><option>f</select>g": "aceg",
+    "a  b\n\tc&nbsp;d&#160;e<pre>f\n  g</pre>": "a b c d e f g",
+    "<p hidden>a<p>b<span hidden>c<span>d</span>e</span>f<div HIDDEN=''>g<div>h</div></div>i": "bf i",
+    "<p style='color:red; Display : None'>a<div>b</div><i style=display:none>c</i>d": "b d",
+    "a<b style='visibility:hidden'>b</b>c": "ac",
+    "<li>a<li hidden>b<li>c<table><tr hidden><td>d<tr><td>e</table>": "a c e",
+    "<dialog>a</dialog><dialog open>b</dialog>": "b",
+    "<p class='hidden none'>a<input type=hidden value=b><i title=' hidden '>c</i><i aria-hidden=true>d</i>": "acd",
+    "<script>a</script>b<style>c</style>d<template>e</template>f<noscript>g<p>h</noscript>i<!-- j -->k": "bdfik",
+    "<ruby>a<rp>(</rp><rt>b</rt><rp>)</rp></ruby><datalist><option>c</datalist>": "ab",
+    "a<iframe>b</iframe><video>c</video>d": "ad",
+    "a < b <y and z": "a < b",
+    "<p>one<script>never closed <p>two": "one",
+    "<p>one<!-- never closed <p>two": "one",
+    "a&lt;b&gt; &amp;copy; &eacute;&#x80;&notit; &unknown;": "a<b> &copy; é€¬it; &unknown;",
+}
+
+
+@pytest.mark.parametrize("content", SHOWN)
+def test_the_words_of_a_page_are_those_that_a_browser_shows(content: str) -> None:
+    assert read_page(content).text.split() == SHOWN[content].split()
+
+
+DECLARED = {  # bytes of a page -> their text in a browser
+    "<p>café €".encode("cp1252"): "café €",
+    "<p>café".encode(): "café",
+    "<meta charset=ISO-8859-1><p>café €".encode("cp1252"): "café €",
+    "<meta charset='latin1'><p>€".encode("cp1252"): "€",
+    "<!-- <meta charset=koi8-r> --><meta http-equiv=Content-Type content='text/html; charset=iso-8859-9'><p>ış".encode(
+        "cp1254"
+    ): "ış",
+    "<meta charset=utf-16><p>é".encode(): "é",
+    "<meta charset=koi8-r><p>é".encode("utf-8-sig"): "é",
+    "<meta charset=utf-8><p>é".encode("utf-16"): "é",
+    "<meta charset=gb2312><p>搜狐鎔".encode("gb18030"): "搜狐鎔",
+    "<meta charset=shift_jis><p>①表".encode("cp932"): "①表",
+    "<meta charset=euc-kr><p>똠방".encode("cp949"): "똠방",
+    "<meta charset=big5><p>正體".encode("big5"): "正體",
+    "<meta charset=tis-620><p>ไทย…".encode("cp874"): "ไทย…",
+    "<meta charset=windows-1251><p>привет".encode("cp1251"): "привет",
+    b"<meta charset=utf-8><p>caf\xe9s": "caf�s",
+    "<meta charset=utf-7><p>é".encode("cp1252"): "é",
+}
+
+
+@pytest.mark.parametrize("content", DECLARED)
+def test_a_page_is_decoded_as_by_a_browser(content: bytes) -> None:
+    assert read_page(decode_page(content)).text == DECLARED[content]
+
+
+@pytest.mark.heavy
+def test_the_words_of_pages_are_right() -> None:
+    """The tables above, in Chromium, which takes a page without a declaration for UTF-8 only in a file."""
+    shown = {content.encode(): text for content, text in SHOWN.items()} | DECLARED
+    wrong: list[tuple[bytes, list[str]]] = []
+    boilerplate = "button, select, textarea, svg, video"
+    script = f"document.querySelectorAll('{boilerplate}').forEach(e => e.remove()); document.body.innerText"
+
+    def answer(content: bytes, route: Any) -> None:
+        utf8 = content.decode("utf-8", "ignore").encode() == content and b"charset" not in content
+        kind = "text/html; charset=utf-8" if utf8 else "text/html"
+        policy = {"content-security-policy": "script-src 'none'"}
+        route.fulfill(body=content, headers={"content-type": kind, **policy})
+
+    with chromium() as browser:
+        page = browser.new_page()
+        for content in shown:
+            page.unroute_all()
+            page.route("**/*", partial(answer, content))
+            page.goto("http://page.test/")
+            read = page.evaluate(script).split()
+            wrong += [] if read == shown[content].split() else [(content, read)]
+    assert not wrong
+
+
 @pytest.mark.parametrize(
-    "piece", ["<div>", "<b id={}>x<p>", "<!--", "<a ", "<title>", "<div><table><td></div></td></table>", "<![CDATA["]
+    ("text", "title", "left"),
+    [
+        ('---\ntitle: "Salt: a story"\ntags: [a]\n---\n\n# Heading\n\nText.', "Salt: a story", "# Heading\n\nText."),
+        ("---\ndate: 2020-01-01\n---\n# Heading\n\nText.", "Heading", "Text."),
+        ("---\ntitle: >-\n  Salt\n  of the sea\n---\nText.", "Salt of the sea", "Text."),
+        ("---\ntitle: a: b\n---\nText.", "", "Text."),
+        ("---\ntitle: [a\n...\nText.", "", "Text."),
+        ("---\ntitle: never closed\n\nText.", "", "---\ntitle: never closed\n\nText."),
+        ("---\nA text between lines.\n\n---\nText.", "", "---\nA text between lines.\n\n---\nText."),
+        ("Before.\n\n```sh\n# no heading\n```\n\n## The *second*\n\nText.", "The *second*", None),
+        ("Before.\n\nSalt\n====\n\nText.", "Salt", None),
+    ],
+)
+def test_markdown_has_the_title_of_its_front_matter_or_its_first_heading(
+    text: str, title: str, left: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text(text)
+    assert documents_of(tmp_path / "docs", tmp_path) == [("a.md", title, text if left is None else left)]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<div>",
+        "<b hidden>",
+        "<b id={}>x<p>",
+        "<!--",
+        "<a ",
+        "<title>",
+        "<div><table><td></div></td></table>",
+        "<![CDATA[",
+    ],
 )
 def test_hostile_pages_are_read_in_linear_time(piece: str) -> None:
     content = "<p>begin</p>" + "".join(piece.format(number) for number in range(20_000))
@@ -330,13 +445,13 @@ def test_files_in_other_encodings_are_refused_or_skipped(tmp_path: Path, notices
     docs.mkdir()
     (docs / "good.txt").write_text("good")
     (docs / "latin.txt").write_bytes("café".encode("latin-1"))
-    (docs / "page.html").write_bytes("<p>café".encode("latin-1"))
+    (docs / "page.md").write_bytes("café".encode("latin-1"))
     with raises("not-utf-8", path="latin.txt", option="on_error"):
         prepare(PrepareFiles([docs], output=tmp_path / "data"))
     made = prepare(PrepareFiles([docs], on_error="skip", output=tmp_path / "data"))
     assert corpus_of(made) == [("good.txt", "", "good")]
     assert notices.says(
-        "files-skipped", path="docs", count=2, files=["latin.txt", "page.html"], first="latin.txt", reason="not-utf-8"
+        "files-skipped", path="docs", count=2, files=["latin.txt", "page.md"], first="latin.txt", reason="not-utf-8"
     )
     (docs / "good.txt").unlink()
     with raises("no-text-files", path="docs"):

@@ -157,7 +157,8 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     """Import TSV, CSV, JSON lines or Parquet files with a row per document, query and judgment, or text files.
 
     A folder has a document in each text file (`.txt`, `.md`, `.rst`, `.html`), at any depth: the id is the path in the
-    folder, the title a heading at the beginning of the text. HTML pages are read without scripts and navigation.
+    folder, the title a heading at the beginning of the text, or the first one of Markdown. HTML pages are read as by a
+    browser, without navigation.
 
     The columns are found by their usual names (`docid`, `title`, `text`, `qid`, `query`, `relevance`, ...) and printed.
     Those of JSON lines are the names of all lines. In a file without a header, documents and queries have two columns
@@ -181,8 +182,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         qrels_columns: Columns of judgments: `qid`, `docid`, `relevance`.
         header: The first row of TSV and CSV files names the columns.
         quoted: Fields of TSV and CSV files may be in double quotes.
-        on_error: Text files and HTML pages that cannot be read, as those not in UTF-8: stop with an error, or skip
-            them.
+        on_error: Text files that cannot be read, as those not in UTF-8: stop with an error, or skip them.
     """
 
     command = "prepare files"

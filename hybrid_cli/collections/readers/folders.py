@@ -1,24 +1,31 @@
 """Text files and HTML pages, a document each: the id is the path in the folder, or the name of a single page.
 
-The title of a text is a heading at its beginning; that of a page is its title, or its first heading.
+The title of a text is a heading at its beginning; that of Markdown is the title in its front matter, or its first
+heading; that of a page its title, or its first heading.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from hybrid_cli import console
 from hybrid_cli.collections.options import OnError
-from hybrid_cli.collections.readers.html_pages import HTML, charset_of, read_page
+from hybrid_cli.collections.readers.html_pages import HTML, decode_page, read_page
 from hybrid_cli.collections.sentences import HEADING, heading
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.errors import InputError, path_error
-from hybrid_cli.inputs.files import decode_text, files_of_folder, read_bytes, read_text
+from hybrid_cli.inputs.files import files_of_folder, read_bytes, read_text
 
-TEXTS = (".txt", ".md", ".markdown", ".rst", *HTML)
+MARKDOWN = (".md", ".markdown")
+TEXTS = (".txt", *MARKDOWN, ".rst", *HTML)
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w-]+[ \t]*:|\#)(.{0,65536}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
+_FENCED = re.compile(r"^ {0,3}(```+|~~~+).*?(?:^ {0,3}\1|\Z)", re.DOTALL | re.MULTILINE)  # code in Markdown
 _LISTED = 5  # names in a warning
 _BLOCK = 1000  # files that a process reads at a time
 
@@ -93,11 +100,10 @@ def _readable(folder: Path, names: Sequence[str]) -> list[str]:
 
 
 def _content(path: Path) -> str:
-    """Return the text of a file; a page is decoded as it declares."""
+    """Return the text of a file; a page is decoded as by a browser."""
     if not is_page(path):
         return read_text(path)
-    content = read_bytes(path)
-    return decode_text(content, path, charset_of(content))
+    return decode_page(read_bytes(path))
 
 
 def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
@@ -112,7 +118,24 @@ def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
             page = read_page(content)
             yield Document(name, page.title, page.text, Location(path, 1))
             continue
-        text = content.replace("\r\n", "\n").strip()
-        first = HEADING.match(text)
-        title = heading(first) if first else ""
-        yield Document(name, title, text[first.end() :].strip() if first else text, Location(path, 1))
+        title, text = "", content.replace("\r\n", "\n").strip()
+        if path.suffix.lower() in MARKDOWN:
+            title, text = _after_front_matter(text)
+        if not title and (first := HEADING.match(text)):
+            title, text = heading(first), text[first.end() :].strip()
+        elif not title and path.suffix.lower() in MARKDOWN and (first := HEADING.search(_FENCED.sub("", text))):
+            title = heading(first)
+        yield Document(name, title, text, Location(path, 1))
+
+
+def _after_front_matter(text: str) -> tuple[str, str]:
+    """Return the title in the YAML front matter of a text, and the text after it."""
+    front = _FRONT_MATTER.match(text)
+    if front is None:
+        return "", text
+    try:
+        facts = yaml.load(front[1], yaml.BaseLoader)  # texts alone, and no merged mappings
+    except (yaml.YAMLError, ValueError, RecursionError):
+        facts = {}
+    title = facts.get("title") if isinstance(facts, dict) else ""
+    return title if isinstance(title, str) else "", text[front.end() :].strip()
