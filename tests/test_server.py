@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -333,6 +334,26 @@ def test_equal_queries_in_flight_are_answered_once() -> None:
 
     assert asyncio.run(main()) == ["A", "B", "C", "B", "A", "GOOD"]
     assert calls == [("k", ["a"]), ("k", ["b", "c"]), ("other", ["bad"]), ("other", ["good"])]
+
+
+def test_half_sent_headers_lock_nobody_out(letters: Path) -> None:
+    with Served(letters) as server, contextlib.ExitStack() as connections:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (512, 512))
+        for _ in range(600):
+            slow = connections.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            with contextlib.suppress(ConnectionError):  # closed before
+                slow.sendall(b"GET /health HTTP/1.1\r\nHost: ")
+        assert server.get("/health").status == 200
+        assert server.get("/api/search", query="Silben").status == 200
+
+
+def test_endless_headers_are_refused(server: Served) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as endless:
+        endless.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
+        with contextlib.suppress(ConnectionError):
+            for number in range(200):
+                endless.sendall(f"x-{number}: {'x' * 1000}\r\n".encode())
+            assert endless.recv(12) in (b"HTTP/1.1 400", b"HTTP/1.1 431", b"")
 
 
 def test_a_slow_client_holds_nobody_up(server: Served) -> None:

@@ -41,6 +41,7 @@ def _serve(settings: Serve) -> None:
     import uvicorn
 
     from hybrid_cli.server.app import app_of
+    from hybrid_cli.server.security import Connection
     from hybrid_cli.server.state import State
 
     listener = _listener(settings)
@@ -62,6 +63,7 @@ def _serve(settings: Serve) -> None:
             server_header=False,
             proxy_headers=False,
             ws="none",
+            http=Connection,
             timeout_graceful_shutdown=round(settings.timeout),
             backlog=1024,
         )
