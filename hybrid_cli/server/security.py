@@ -21,7 +21,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.runs.given import query_text
@@ -39,7 +38,7 @@ QUERY_CHARACTERS = 4000  # of a query
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOGIN = "login"  # parameter of the one-time URL
 _OPEN_PATHS = ("/health",)
-_MOST_REQUESTS, _MOST_WAITING = 256, 256  # connections with and without a request
+_MOST_REQUESTS = 256
 _BODY_BYTES, _BODY_SECONDS = 1 << 20, 10.0
 _COOKIE_SECONDS = 30 * 24 * 3600
 
@@ -69,19 +68,6 @@ def checked_query(text: Any) -> str:
 def error_response(status: int, code: str, message: str, **fields: Any) -> Response:
     """Return an error as the API answers it."""
     return JSONResponse({"error": {"code": code, "message": message, **fields}}, status)
-
-
-class Connection(H11Protocol):
-    """A connection, whose headers are bounded by h11; of too many without a request, the oldest one is closed."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a connection."""
-        super().connection_made(transport)
-        self._begun = time.monotonic()
-        others = [each for each in self.connections if isinstance(each, Connection)]
-        waiting = [each for each in others if each.cycle is None or each.cycle.response_complete]
-        if len(waiting) > _MOST_WAITING:
-            min(waiting, key=lambda each: each._begun).transport.close()
 
 
 @dataclass

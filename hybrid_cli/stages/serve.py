@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
+import time
 import webbrowser
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +20,7 @@ from hybrid_cli.stages import call, stage
 
 TOKEN = "HYBRID_TOKEN"  # environment variable
 _LEAST_TOKEN = 16  # characters
+_MOST_WAITING = 256  # connections without a request
 
 
 @stage(Serve)
@@ -41,7 +44,6 @@ def _serve(settings: Serve) -> None:
     import uvicorn
 
     from hybrid_cli.server.app import app_of
-    from hybrid_cli.server.security import Connection
     from hybrid_cli.server.state import State
 
     listener = _listener(settings)
@@ -63,11 +65,27 @@ def _serve(settings: Serve) -> None:
             server_header=False,
             proxy_headers=False,
             ws="none",
-            http=Connection,
+            http=_connection(),
             timeout_graceful_shutdown=round(settings.timeout),
             backlog=1024,
         )
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _connection() -> type[asyncio.Protocol]:
+    """Return the class of a connection: h11 bounds its headers; of too many without a request, the oldest is closed."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.begun = time.monotonic()
+            others = [each for each in self.connections if isinstance(each, Connection)]
+            waiting = [each for each in others if each.cycle is None or each.cycle.response_complete]
+            if len(waiting) > _MOST_WAITING:
+                min(waiting, key=lambda each: each.begun).transport.close()
+
+    return Connection
 
 
 def _tuned(settings: Serve, files: RetrieverFiles, journal: Path) -> Path:
