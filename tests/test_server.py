@@ -25,9 +25,12 @@ from tiny_collection import TINY_DOCUMENTS
 
 from hybrid_cli import open_index, open_retriever
 from hybrid_cli.collections.readers.qrels import JudgmentFile
+from hybrid_cli.commands.data import PrepareFiles
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.prepare import prepare
 
 pytestmark = pytest.mark.slow
 QUERY = "salt in sea water"
@@ -101,6 +104,33 @@ def test_an_explanation_adds_up_for_any_document(folder: Path, name: str, docid:
     else:
         assert found["rank"] is None
     assert "".join(part for part, _ in found["doc"]["text"]) == next(t for d, _, t in TINY_DOCUMENTS if d == docid)
+
+
+@pytest.mark.parametrize("condition", [None, "year >= 2"])
+@pytest.mark.parametrize("how", [{}, {"depth": 3}, {"method": "rrf"}, {"reranker": True}], ids=str)
+def test_an_explanation_has_the_rank_of_the_hit(
+    tmp_path: Path, tiny_bert: Path, reranker: Path, how: dict[str, Any], condition: str | None
+) -> None:
+    from hybrid_cli.server import answers
+    from hybrid_cli.server.live import Live
+
+    rows = [{"docid": d, "title": t, "text": x, "year": n} for n, (d, t, x) in enumerate(TINY_DOCUMENTS)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prepare(PrepareFiles([tmp_path / "rows.jsonl"], metadata=["all"], output=tmp_path / "collection"))
+    indexes = [tmp_path / "bm25", tmp_path / "dense"]
+    index_bm25(tmp_path / "collection", lucene=False, output=indexes[0])
+    encode(tmp_path / "collection", model=str(tiny_bert), dtype="fp32", output=indexes[1])
+    reranked = {"reranker": str(reranker), "rerank_depth": 4} if how.get("reranker") else how
+    live = Live.open(compose(indexes, **{"method": "minmax", **reranked}, output=tmp_path / "retriever"))
+    for system in live.systems:
+        hits = answers.hits(live, [QUERY], 12, system, condition, True)[0]
+        assert hits
+        for hit in hits:
+            explained = answers.explained(live, QUERY, hit["docid"], condition)
+            ranks = {live.main: explained["rank"], **{side["name"]: side["rank"] for side in explained["sides"]}}
+            assert ranks[system] == hit["rank"]
+            if system != live.main:
+                assert hit["explanation"]["description"].endswith(f", rank {hit['rank']}")
 
 
 def test_candidates_have_the_scores_of_every_side(server: Served, folder: Path) -> None:

@@ -192,8 +192,11 @@ def test_two_rerankers_score_half_of_the_queries(examples: Path, scored: Path, r
     Examples(both).check_teacher()
     found, expected = documents_of(both), documents_of(scored)
     second = pl.col("qid").is_in(qids[4:].implode())
-    assert found.filter(second).equals(expected.filter(second))
-    assert not found.equals(expected)
+    own, same = found.filter(second), expected.filter(second)
+    assert own.drop("teacher_score").equals(same.drop("teacher_score"))
+    np.testing.assert_allclose(own["teacher_score"], same["teacher_score"], atol=1e-5)
+    others = found.filter(~second)["teacher_score"] - expected.filter(~second)["teacher_score"]
+    assert others.abs().max() > 1e-2  # type: ignore[operator]
     with raises("scored-already"):
         rerank(both, model=str(reranker), output=tmp_path / "no.parquet", **how)
 
@@ -350,7 +353,7 @@ def test_a_student_with_weight_0_is_taught(mined: Path, teacher: Path, tiny_bert
     student = distill_lite(mined, teacher=str(teacher), kd_weight=0, output=tmp_path / "student", **settings)
     plain = train_dense(mined, loss="nll", output=tmp_path / "plain", **settings)
     ours, theirs = (open_encoder(folder).encode_documents(["", ""], TEXTS) for folder in (student, plain))
-    np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)  # of two programs, whose sums are rounded otherwise
 
 
 def test_the_student_is_a_small_encoder_without_its_large_head(student: Path, teacher: Path) -> None:

@@ -15,6 +15,7 @@ from hybrid_cli.reporting.snippets import match_words, snippet
 from hybrid_cli.server.live import Live
 
 Json = dict[str, Any]
+EXPLAINED = 100  # hits that are explained
 SHOWN = 20  # hits of a column with title and snippet
 _QID = "0"
 
@@ -61,7 +62,8 @@ def hits(
 ) -> list[list[Json]]:
     """Return the hits of queries as the API answers them."""
     whole = live.search(table_of(texts), k, system, condition)
-    return [_hits(live, text, run, system if explain else None) for text, run in _by_query(texts, whole)]
+    explained = (system, condition) if explain else None
+    return [_hits(live, text, run, explained) for text, run in _by_query(texts, whole)]
 
 
 def _by_query(texts: Sequence[str], frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
@@ -69,7 +71,8 @@ def _by_query(texts: Sequence[str], frame: pl.DataFrame) -> list[tuple[str, pl.D
     return [(text, parts.get(str(number), frame.clear())) for number, text in enumerate(texts)]
 
 
-def _hits(live: Live, query: str, run: pl.DataFrame, explained_system: str | None) -> list[Json]:
+def _hits(live: Live, query: str, run: pl.DataFrame, explained: tuple[str, str | None] | None) -> list[Json]:
+    """Return the hits of a query; `explained` is their system and filter if they are explained."""
     known = documents(live, run["passage" if "passage" in run.columns else "docid"])
     sides = [name for name in live.sides if f"{name}_rank" in run.columns]
     candidates = []
@@ -80,13 +83,14 @@ def _hits(live: Live, query: str, run: pl.DataFrame, explained_system: str | Non
         candidate["ranks"] = {name: row[f"{name}_rank"] for name in sides}
         candidate |= {name: row[name] for name in ("probability", "passage") if name in row}
         candidates.append(candidate)
-    if explained_system in (live.main, *live.sides) and candidates:
-        table = live.candidates(table_of([query]))
+    system, condition = explained or (None, None)
+    if system in (live.main, *live.sides) and candidates:
+        tables = _tables(live, query, condition)
         for candidate in candidates:
-            whole = _explanation(live, query, table, candidate["docid"])
+            whole = _explanation(live, query, *tables, candidate["docid"])
             candidate["explanation"] = whole["explanation"]
-            if explained_system != live.main:
-                number = live.sides.index(explained_system)
+            if system != live.main:
+                number = live.sides.index(system)
                 value = whole["sides"][number]["score"]
                 candidate["explanation"] = whole["explanation"]["details"][number] | {"value": value}
     return candidates
@@ -178,25 +182,42 @@ def marked(text: str, query: str) -> list[tuple[str, bool]]:
 # --------------------------------------------------------------------------------------------------------- explanation
 
 
-def explained(live: Live, query: str, docid: str) -> Json:
+def explained(live: Live, query: str, docid: str, condition: str | None = None) -> Json:
     """Explain the score of any document for a query.
+
+    Args:
+        live: the retriever.
+        query: text of the query.
+        docid: id of the document.
+        condition: filter of the hits among which the document has its rank.
 
     Raises:
         InputError: no such document.
     """
-    explanation = _explanation(live, query, live.candidates(table_of([query])), docid)
+    explanation = _explanation(live, query, *_tables(live, query, condition), docid)
+    if live.retriever.reranker is not None:
+        run = live.search(table_of([query]), live.retriever.depth, live.main, condition)
+        explanation["rank"] = dict(run.select("docid", "rank").iter_rows()).get(docid)
     known = documents(live, pl.Series([explanation.pop("passage") or docid]))[0]
     explanation["doc"] = {"title": marked(known["title"] or "", query), "text": marked(known["text"] or "", query)}
     return explanation | {"metadata": known["metadata"]}
 
 
-def _explanation(live: Live, query: str, table: pl.DataFrame, docid: str) -> Json:
+def _tables(live: Live, query: str, condition: str | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the candidates of the fusion, and those with the ranks of longer lists of the sides."""
+    queries = table_of([query])
+    table = live.candidates(queries, condition)
+    return table, table if live.retriever.depth >= EXPLAINED else live.candidates(queries, condition, EXPLAINED)
+
+
+def _explanation(live: Live, query: str, table: pl.DataFrame, longer: pl.DataFrame, docid: str) -> Json:
     rows = table.filter(pl.col("docid") == docid)
     if not len(rows):
         rows = live.scores(table_of([query]), pl.DataFrame({"qid": [_QID], "docid": [docid]}))
         table = pl.concat([table, rows], how="diagonal")
         rows = table.tail(1)
     row = rows.row(0, named=True)
+    hit = next(longer.filter(pl.col("docid") == docid).iter_rows(named=True), row)
     passage = row.get("passage")
     value = live.values(table, [docid]).row(0, named=True)
     recipe = live.retriever.recipe
@@ -204,7 +225,7 @@ def _explanation(live: Live, query: str, table: pl.DataFrame, docid: str) -> Jso
     whole = divisors.get(METHODS[recipe.method].rule)
     sides, details = [], []
     for number, (name, kind, weight) in enumerate(zip(live.sides, live.kinds, recipe.weights, strict=True)):
-        score, rank, normal = row[f"{name}_score"], row[f"{name}_rank"], value[f"value_{number}"]
+        score, rank, normal = row[f"{name}_score"], hit[f"{name}_rank"], value[f"value_{number}"]
         share = None if whole is None or normal is None else weight / whole * normal
         terms = live.terms(name, query, passage or docid)
         listed = (
@@ -224,7 +245,7 @@ def _explanation(live: Live, query: str, table: pl.DataFrame, docid: str) -> Jso
                 "terms": listed,
             }
         )
-        details.append(_side_detail(sides[-1], live.retriever.depth))
+        details.append(_side_detail(sides[-1], max(live.retriever.depth, EXPLAINED)))
     total = value["score"] if len(sides) > 1 else row[f"{live.sides[0]}_score"]
     explanation = {"value": total, "description": f"{recipe.method}: {formula(live)}", "details": details}
     if len(sides) == 1:

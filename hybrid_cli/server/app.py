@@ -28,7 +28,6 @@ from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
 
 MOST_HITS, MOST_QUERIES = 1000, 256
-_EXPLAINED = 100
 _NOT_FOUND = ("no-such-document", "unknown-id")
 _WRITES, _MCP = ("/api/judgments", "/api/judging"), "/mcp"
 
@@ -138,8 +137,10 @@ async def _search(state: State, request: Request) -> Any:
     fields = await _json(request, _SEARCH_FIELDS) if posted else _parameters(request, _SEARCH_PARAMETERS)
     k = _number(fields, "k", 10, MOST_HITS)
     explain = _flag(fields, "explain")
-    if explain and k > _EXPLAINED:
-        raise InputError(f"k {k}: at most {_EXPLAINED} hits are explained", code="out-of-range", option="k", value=k)
+    if explain and k > answers.EXPLAINED:
+        raise InputError(
+            f"k {k}: at most {answers.EXPLAINED} hits are explained", code="out-of-range", option="k", value=k
+        )
     system, condition = _text(fields, "system", state.live.main), _condition(fields)
     if not posted:
         text = checked_query(fields.get("query"))
@@ -179,9 +180,9 @@ async def _snippets(state: State, request: Request) -> Any:
 
 
 async def _explain(state: State, request: Request) -> Any:
-    fields = _parameters(request, ("query", "docid"))
+    fields = _parameters(request, ("query", "docid", "filter"))
     query, docid = checked_query(fields.get("query")), _text(fields, "docid", "")
-    return await run_in_threadpool(answers.explained, state.live, query, docid)
+    return await run_in_threadpool(answers.explained, state.live, query, docid, _condition(fields))
 
 
 async def _document(state: State, request: Request) -> Any:

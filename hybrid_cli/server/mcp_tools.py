@@ -112,15 +112,17 @@ def tools(state: State) -> MCPServer[Any]:
             return Document(**await asyncio.to_thread(answers.document, state.live, docid))
 
     @server.tool(structured_output=True, annotations=_READS)
-    async def explain(query: str, docid: str) -> Explanation:
+    async def explain(query: str, docid: str, filter: str | None = None) -> Explanation:
         """Explain the score of a document for a query, also of a document that is no hit.
 
         Args:
             query: text of the query.
             docid: id of the document.
+            filter: that of the search, for the ranks.
         """
         with _tool_errors():
-            explanation = await asyncio.to_thread(answers.explained, state.live, checked_query(query), docid)
+            text, condition = checked_query(query), filter or None
+            explanation = await asyncio.to_thread(answers.explained, state.live, text, docid, condition)
         return Explanation(**explanation["explanation"])
 
     if state.settings.mcp_judge and (judging := state.judging) is not None:

@@ -318,7 +318,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     explaining = null;
     const slow = setTimeout(() => side.wait(), SLOW_MS);
     try {
-      const answer = await api.get("/api/explain", { query: state.query, docid });
+      const answer = await api.get("/api/explain", { query: state.query, docid, filter: condition(metadata, state.facets, state.filter) });
       if (state.doc !== docid) return;
       explaining = answer;
       root.classList.add("explaining");
