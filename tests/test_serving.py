@@ -148,6 +148,55 @@ def test_metadata_are_typed_fields(here: Path, tmp_path: Path) -> None:
         assert [row[name] for name in columns] == [2000, "en", 0.0, None]
 
 
+ENGINE_FILES = Path(__file__).parent.parent / "examples" / "engines"
+UNSAFE: list[tuple[str, dict[str, pl.Expr], str]] = [  # engines, changed columns, code
+    ("opensearch elasticsearch qdrant vespa milvus", {"price": pl.lit(float("nan"))}, "over-limit"),
+    ("opensearch elasticsearch qdrant", {"price": pl.lit(float("inf"))}, "over-limit"),
+    ("opensearch elasticsearch qdrant", {"year": pl.lit(2**63, pl.UInt64)}, "over-limit"),
+    ("opensearch elasticsearch", {"text": pl.lit("x" * 51_000_000)}, "over-limit"),
+    ("vespa", {"title": pl.lit("a\x01b")}, "over-limit"),
+    ("vespa", {"language": pl.lit("\ufffe")}, "over-limit"),
+    ("milvus", {"language": pl.lit("\u00e9" * 32_768)}, "over-limit"),
+    ("opensearch elasticsearch", {"_id": pl.lit("x")}, "unsafe-name"),
+    ("opensearch elasticsearch", {" ": pl.lit("x")}, "unsafe-name"),
+    ("opensearch elasticsearch", {".a": pl.lit(1)}, "unsafe-name"),
+    ("opensearch elasticsearch", {"a": pl.lit(1), "a.b": pl.lit(1)}, "unsafe-name"),
+]
+
+
+@pytest.mark.parametrize(("engines", "columns", "code"), UNSAFE, ids=lambda value: str(value)[:40])
+def test_a_document_that_an_engine_refuses_is_named_before_anything_is_written(
+    here: Path, engines: str, columns: dict[str, pl.Expr], code: str
+) -> None:
+    corpus = pl.read_parquet("tiny/corpus.parquet")
+    bad = pl.col("docid") == corpus["docid"][2]
+    usual: dict[str, Any] = {name: pl.col(name) for name in ("title", "text")} | {"language": pl.lit("a\tb\n\x85")}
+    changed = {name: pl.when(bad).then(value).otherwise(usual.get(name)) for name, value in columns.items()}
+    Path("changed").mkdir()
+    corpus.with_columns(**usual, year=pl.lit(-(2**63))).with_columns(**changed).write_parquet("changed/corpus.parquet")
+    fields = {"id": corpus["docid"][2]} if code == "over-limit" else {"column": [*columns][-1]}
+    for engine in ("parquet", *engines.split()):
+        words = ["export", "whole", "--format", engine, "--collection", "changed/corpus.parquet"]
+        words += ["--plugin", str(ENGINE_FILES / f"{engine}.py")] if engine in ("vespa", "milvus") else []
+        if engine == "parquet":
+            ran(*words, "--output", engine)
+        else:
+            refused(*words, "--output", engine, problem=refusal(code, **fields))
+
+
+@pytest.mark.parametrize("engine", ["opensearch", "elasticsearch"])
+def test_an_id_has_at_most_512_bytes(tmp_path: Path, engine: str) -> None:
+    for size, code in ((256, ""), (257, "over-limit")):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        texts = {"docid": ["a", "\u00e9" * size], "title": ["", ""], "text": ["salt", "water"]}
+        pl.DataFrame(texts).write_parquet(folder / "corpus.parquet")
+        index = index_bm25(folder / "corpus.parquet", lucene=False, output=folder / "bm25")
+        done = hybrid("export", index, "--format", engine, "--output", folder / "out")
+        assert done.problem == code
+        assert (folder / "out").exists() == (not code)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

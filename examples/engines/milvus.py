@@ -21,6 +21,7 @@ from hybrid_cli.exports.engine import (
     TIMEOUT,
     Formula,
     Fusion,
+    Limits,
     OpenCollection,
     Query,
     Tables,
@@ -103,6 +104,7 @@ class Milvus(Tables):
 
     name = "milvus"
     lexical = "bm25"
+    limits = Limits(65_535, 65_535, dimensions=32_768, json=True)
 
     def scripts(self, served: Served) -> Mapping[str, str]:
         """See `Tables`."""

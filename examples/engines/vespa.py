@@ -20,6 +20,7 @@ from hybrid_cli.exports.engine import (
     Engine,
     Formula,
     Fusion,
+    Limits,
     Nearest,
     OpenCollection,
     Query,
@@ -34,6 +35,7 @@ from hybrid_cli.storage import disk
 
 APPLICATION = "application"  # folder that `vespa deploy` takes
 IMPACTS, TERMS = "impacts", "terms"  # fields: the impacts, and rounded ones that find candidates
+_REFUSED = "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\ufdd0-\ufddf\ufffe\uffff]"  # Vespa takes tabs and line breaks
 _STEPS = 1000  # of an impact of 1, in the field of terms
 _SERVICES = """\
 <services version="1.0">
@@ -61,6 +63,7 @@ class Vespa(Engine):
 
     name = "vespa"
     lexical = IMPACTS
+    limits = Limits(refused_text=_REFUSED, json=True)
 
     def write(self, served: Served, folder: Path, advance: Advance) -> None:
         """See `Engine`."""

@@ -73,6 +73,15 @@ class Served:
         Raises:
             InputError: the corpora lack a document.
         """
+        for frame, rows in self.texts():
+            yield frame.with_columns(self._vectors(rows, impacts))
+
+    def texts(self) -> Iterator[tuple[pl.DataFrame, Rows]]:
+        """Yield docid, title, text and metadata, and the rows of these documents in the lexical index.
+
+        Raises:
+            InputError: the corpora lack a document.
+        """
         count = 0
         for corpus, rows in zip(self.corpora, self._rows(), strict=True):
             begin, metadata = 0, collections.metadata(corpus, self.metadata).drop("docid")
@@ -82,7 +91,7 @@ class Served:
                 frame = pl.DataFrame(pl.from_arrow(batch)).hstack(others).filter(own >= 0)
                 count += len(frame)
                 if len(frame):
-                    yield frame.with_columns(self._vectors(own[own >= 0], impacts))
+                    yield frame, own[own >= 0]
         if count < (total := len(self.lexical.docids)):
             lost = console.counted(document=total - count)
             problem = f"no texts of {lost}; pass the collection of the index with --collection"

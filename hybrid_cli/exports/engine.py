@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -263,6 +264,48 @@ class Server:
 # -------------------------------------------------------------------------------------------------------------- engines
 
 
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine takes, by its documentation.
+
+    Attributes:
+        id_bytes: bytes of an id.
+        value_bytes: bytes of a title, a text, or a value of the metadata.
+        document_bytes: bytes of all texts of a document.
+        dimensions: dimensions of a vector.
+        refused_names: pattern of names of metadata that are refused; empty for none.
+        refused_text: pattern of texts that are refused; empty for none.
+        json: numbers are those of JSON and of 64 bits with a sign: neither infinite nor NaN.
+    """
+
+    id_bytes: int = _NO_LIMIT
+    value_bytes: int = _NO_LIMIT
+    document_bytes: int = _NO_LIMIT
+    dimensions: int = _NO_LIMIT
+    refused_names: str = ""
+    refused_text: str = ""
+    json: bool = False
+
+    def faults(self, frame: pl.DataFrame) -> Iterator[tuple[str, pl.Expr]]:
+        """Yield what the engine refuses in a document, in words and as a condition over docid, texts and metadata."""
+        texts = [name for name, kind in frame.schema.items() if kind == pl.String]
+        yield f"docid: is longer than {self.id_bytes:,} bytes", pl.col("docid").str.len_bytes() > self.id_bytes
+        for name in texts:
+            yield f"{name}: is longer than {self.value_bytes:,} bytes", pl.col(name).str.len_bytes() > self.value_bytes
+            if self.refused_text:
+                yield f"{name}: has a character that it refuses", pl.col(name).str.contains(self.refused_text)
+        total = pl.sum_horizontal(pl.col(name).str.len_bytes().cast(pl.Int64) for name in texts)
+        yield f"has more than {self.document_bytes:,} bytes of text", total > self.document_bytes
+        for name, kind in frame.schema.items() if self.json else ():
+            if kind.is_float():
+                yield f"{name}: is no finite number", ~pl.col(name).is_finite()
+            elif kind.is_unsigned_integer() or kind == pl.Int128:
+                yield f"{name}: needs more than 63 bits", pl.col(name).cast(pl.Float64).abs() >= 2.0**63
+
+
 class Engine(ABC):
     """A search engine, or a format that several engines read.
 
@@ -270,18 +313,33 @@ class Engine(ABC):
         name: name of the format.
         lexical: name of the field of BM25 in the documents.
         ran: the tests of this project run its translations in the engine.
+        limits: limits of ids, texts, names and numbers.
     """
 
     name: ClassVar[str]
     lexical: ClassVar[str]
     ran: ClassVar[bool] = False
+    limits: ClassVar[Limits] = Limits()
 
-    def check(self, served: Served) -> None:  # noqa: B027
+    def check(self, served: Served) -> None:
         """Refuse documents that the engine cannot take.
 
         Raises:
-            InputError: see above.
+            InputError: a document, a name or a vector is beyond the limits.
         """
+        for name, dim in served.dims.items():
+            if dim > self.limits.dimensions:
+                reason = f"takes vectors of at most {self.limits.dimensions:,} dimensions, {name} has {dim:,}"
+                raise option_error("format", self.name, reason, code="over-limit", field=name)
+        for name in served.metadata:
+            if self.limits.refused_names and re.search(self.limits.refused_names, name):
+                reason = f"refuses the name {name!r} of a column of metadata; rename it"
+                raise option_error("format", self.name, reason, code="unsafe-name", column=name)
+        for frame, _ in served.texts() if self.limits != Limits() and served.corpora else ():
+            for fault, condition in self.limits.faults(frame):
+                if len(bad := frame.filter(condition)):
+                    reason = f"refuses document {bad['docid'][0]!r}: {fault}; change the collection"
+                    raise option_error("format", self.name, reason, code="over-limit", id=bad["docid"][0])
 
     @abstractmethod
     def write(self, served: Served, folder: Path, advance: Advance) -> None:

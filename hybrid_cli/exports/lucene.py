@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +26,7 @@ from hybrid_cli.storage import disk
 _Values = Mapping[engine.Kind, Transform]
 _CONTENTS, _DOCUMENT = "contents", "document"  # fields: the indexed text, and the document of a passage
 _LONGEST = 8191  # characters of a keyword; Lucene takes 32,766 bytes
+_REFUSED_NAMES = r"^\s*$|^\.|\.$|\.\.|^_(id|index|type|source|routing|ignored|field_names|doc_count|seq_no|version)$"
 _DEEPEST = 10_000  # hits of a list: `index.max_result_window`
 _MOST_QUERIES = 5  # of a hybrid query of OpenSearch
 _SMALLEST = 0.001  # OpenSearch: the value of a hit whose normalized score is 0
@@ -54,17 +56,18 @@ class _Lucene(engine.Engine):
     """
 
     lexical = _CONTENTS
+    limits = engine.Limits(512, document_bytes=50_000_000, dimensions=4096, refused_names=_REFUSED_NAMES, json=True)
     kinds: ClassVar[Sequence[engine.Kind]]
     values: ClassVar[_Values]
     differences: ClassVar[Mapping[engine.Kind, str]]
     product: ClassVar[str]
 
     def check(self, served: Served) -> None:
-        """Refuse another language than English, and fields besides title and text.
-
-        Raises:
-            InputError: see above.
-        """
+        """Refuse another language than English, and fields besides title and text; see `Engine`."""
+        super().check(served)
+        if inner := [name for name in served.metadata for outer in served.metadata if name.startswith(f"{outer}.")]:
+            reason = f"takes {inner[0]!r} for a part of the column before its dot, which has values; rename it"
+            raise option_error("format", self.name, reason, code="unsafe-name", column=inner[0])
         if others := [name for name in served.fields if name not in ("title", "text")]:
             reason = f"writes titles and texts, the index has the field '{others[0]}'; use parquet or qdrant"
             raise option_error("format", self.name, reason, code="other-fields", field=others[0])
@@ -250,6 +253,7 @@ class OpenSearch(_Lucene):
     """OpenSearch: hybrid queries with a pipeline that normalizes and combines scores."""
 
     name = "opensearch"
+    limits = replace(_Lucene.limits, dimensions=16_000)
     kinds = ("sum", "minmax", "l2", "zscore", "rrf")
     values: ClassVar[_Values] = {"minmax": min_max_of_opensearch, "zscore": z_score, "l2": euclidean}
     differences: ClassVar[Mapping[engine.Kind, str]] = {

@@ -76,6 +76,7 @@ class Qdrant(engine.Tables):
     name = "qdrant"
     lexical = "bm25"
     ran = True
+    limits = engine.Limits(document_bytes=32_000_000, dimensions=65_536, json=True)  # of a request: 32 MB
 
     def scripts(self, served: Served) -> Mapping[str, str]:
         """See `Tables`."""

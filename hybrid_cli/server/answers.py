@@ -229,35 +229,17 @@ def _explanation(live: Live, query: str, table: pl.DataFrame, longer: pl.DataFra
         share = None if whole is None or normal is None else weight / whole * normal
         terms = live.terms(name, query, passage or docid)
         listed = (
-            None
-            if terms is None
-            else [{"term": term, "boost": boost, "score": part} for term, boost, part in terms.iter_rows() if part]
+            None if terms is None else terms.select("term", "boost", "score").filter(pl.col("score") != 0).to_dicts()
         )
-        sides.append(
-            {
-                "name": name,
-                "kind": kind,
-                "score": score,
-                "rank": rank,
-                "value": normal,
-                "weight": weight,
-                "contribution": share,
-                "terms": listed,
-            }
-        )
+        side = {"name": name, "kind": kind, "score": score, "rank": rank, "value": normal, "weight": weight}
+        sides.append(side | {"contribution": share, "terms": listed})
         details.append(_side_detail(sides[-1], max(live.retriever.depth, EXPLAINED)))
     total = value["score"] if len(sides) > 1 else row[f"{live.sides[0]}_score"]
     explanation = {"value": total, "description": f"{recipe.method}: {formula(live)}", "details": details}
     if len(sides) == 1:
         explanation = details[0]
-    return {
-        "docid": docid,
-        "rank": row["rank"],
-        "score": total,
-        "explanation": explanation,
-        "sides": sides,
-        "passage": passage,
-    }
+    answer = {"docid": docid, "rank": row["rank"], "score": total, "explanation": explanation}
+    return answer | {"sides": sides, "passage": passage}
 
 
 def _side_detail(side: Json, depth: int) -> Json:
