@@ -75,7 +75,7 @@ def test_a_search_is_a_fusion_and_that_of_python(
     opened = open_retriever(retriever)
     equal(opened.search(queries, 1000).select(searched.columns), searched)
     one_by_one = [opened.search(queries[row], 1000).select(searched.columns) for row in range(len(queries))]
-    equal(pl.concat(one_by_one), searched, 1e-5)
+    equal(pl.concat(one_by_one), searched, 1e-4)  # a normalization multiplies the rounding of a score
 
 
 @pytest.mark.parametrize("change", [{"depth": 0}, {"depth": -3}, {"generation": 0}, {"rrf_k": -1.0}])
