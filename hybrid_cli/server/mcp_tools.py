@@ -121,9 +121,8 @@ def tools(state: State) -> MCPServer[Any]:
             filter: that of the search, for the ranks.
         """
         with _tool_errors():
-            text, condition = checked_query(query), filter or None
-            explanation = await asyncio.to_thread(answers.explained, state.live, text, docid, condition)
-        return Explanation(**explanation["explanation"])
+            asked = (checked_query(query), docid, filter or None)
+            return Explanation(**(await asyncio.to_thread(answers.explained, state.live, *asked))["explanation"])
 
     if state.settings.mcp_judge and (judging := state.judging) is not None:
 
