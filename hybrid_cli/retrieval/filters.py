@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,13 @@ def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
     import duckdb
 
     connection = _database().cursor()
-    clock = Timer(SECONDS, connection.interrupt)
+    ended = Event()
+
+    def interrupt() -> None:
+        while not ended.wait(SECONDS):  # an interrupt has no effect before the evaluation starts
+            connection.interrupt()
+
+    clock = Thread(target=interrupt)
     clock.start()
     try:
         connection.register("documents", frame.to_arrow())
@@ -165,7 +171,8 @@ def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
         problem = f"--filter {text}: {_first_line(error)}"
         raise InputError(problem, code="other-type", option="filter", value=text) from None
     finally:
-        clock.cancel()
+        ended.set()
+        clock.join()
         connection.close()
     values = pl.Series("kept", kept)
     if values.dtype != pl.Boolean:
