@@ -96,8 +96,7 @@ def tools(state: State) -> MCPServer[Any]:
         if not 1 <= k <= _MOST_HITS:
             raise ToolError(f"needs k from 1 to {_MOST_HITS}")
         with _tool_errors():
-            query = checked_query(query)
-            candidates = await state.hits(query, k, state.live.main, filter or None, False)
+            candidates = await state.hits(query := checked_query(query), k, state.live.main, filter or None, False)
         hits = [Hit(**hit | hit["doc"]) for hit in candidates]
         return Hits(query=query, formula=answers.formula(state.live), hits=hits)
 
