@@ -456,7 +456,7 @@ def test_the_comparison_has_the_values_of_python(tab: Tab, server: Served, folde
 
 
 def test_without_judgments_lists_that_differ_come_first(browser: Any, folder: Path) -> None:
-    with serving(folder, "--collection", folder / "data") as server:
+    with serving(folder, "--queries", folder / "queries.jsonl") as server:
         content = server.get("/api/comparison").json
         one, other = (open_retriever(folder / name).search(dict(TINY_QUERIES["test"]), 100) for name in NAMES)
         expected: dict[str, float] = dict(rbo(one, other).iter_rows())
@@ -471,6 +471,59 @@ def test_without_judgments_lists_that_differ_come_first(browser: Any, folder: Pa
         tab.page.wait_for_selector(".detail .hit")
         assert tab.faults == []
         tab.context.close()
+
+
+def test_without_judgments_the_home_proposes_texts_and_nothing_is_blank(
+    browser: Any, tiny_bert: Path, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "docs.jsonl", *rows())
+    data = prepare(PrepareFiles([tmp_path / "docs.jsonl"], output=tmp_path / "data"))
+    indexes = [
+        index_bm25(data, output=tmp_path / "bm25", threads=1),
+        encode(data, model=str(tiny_bert), output=tmp_path / "dense", dtype="fp32", threads=1),
+    ]
+    with Served(compose(indexes, output=tmp_path / "retriever")) as server:
+        tab = Tab(browser, server.url)
+        page = tab.page
+        tab.open("#/judge")  # a view that this server does not have
+        page.wait_for_selector(".examples button")
+        words = page.inner_text(".examples li >> nth=0")
+        assert any(each["title"].startswith(words) for each in rows())
+        card, slider = (page.locator(part).bounding_box() for part in (".strip", ".slider"))
+        assert card["x"] + card["width"] - slider["x"] - slider["width"] < 30
+        moved(tab, 0.1)
+        page.wait_for_selector(".result button:enabled")
+        page.wait_for_timeout(300)
+        assert page.locator(".result button").is_visible()
+        page.click(".examples button >> nth=0")
+        page.wait_for_selector(".columns .hit")
+        assert page.input_value("#query") == words
+        assert tab.faults == []
+        tab.context.close()
+
+
+def test_neither_end_of_a_slider_between_two_sides_is_filled(tab: Tab) -> None:
+    searched(tab, f"#/search?q={QUERY}")
+    style = tab.page.evaluate("getComputedStyle(document.querySelector('#weight-1')).appearance")
+    assert style == "none", "the browser fills the track up to the thumb"
+
+
+def test_all_queries_of_a_comparison_are_printed(tab: Tab) -> None:
+    tab.open("#/compare")
+    tab.page.wait_for_selector(".queries .query")
+    tab.page.emulate_media(media="print")
+    tab.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert tab.page.locator(".queries .query").count() == len(TINY_QUERIES["test"])
+    assert tab.page.evaluate("getComputedStyle(document.querySelector('.listing')).overflowY") == "visible"
+
+
+@pytest.mark.parametrize("fragment", [f"#/search?q={QUERY}", "#/judge?rater=anna"])
+def test_a_phone_has_no_hints_about_keys(browser: Any, server: Served, fragment: str) -> None:
+    tab = Tab(browser, server.url, 390, has_touch=True, is_mobile=True)
+    tab.open(fragment)
+    tab.page.wait_for_selector(".columns .hit, .to-judge .title", state="attached")
+    assert not [each for each in tab.page.locator("kbd, .keyboard").all() if each.is_visible()]
+    tab.context.close()
 
 
 VIEWS = {

@@ -349,7 +349,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         compare: Further retrievers, shown in columns next to it.
         watch: Open the retriever again when it has changed, as after `hybrid update`.
         collection: Collection with queries to judge and compare.
-        split: Split of the collection.
+        split: Split of the collection; by default all queries, with the judgments of the only judged split.
         queries: Queries in place of those of the collection; they may be a text file with a query per line.
         judgments: Journal of judgments (.jsonl), which the page and `hybrid judge` extend.
         guidelines: Markdown file with rules for the people who judge.

@@ -23,6 +23,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.inputs.json_values import parse_json
 from hybrid_cli.reporting.colours import style_sheet
 from hybrid_cli.server import answers, comparison, judging
+from hybrid_cli.server.live import EXAMPLES
 from hybrid_cli.server.security import LOOPBACK, QUERY_CHARACTERS, Guard, Refused, checked_query, error_response
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
@@ -122,9 +123,11 @@ async def _information(state: State, request: Request) -> Any:
     limits = {"k": MOST_HITS, "query": QUERY_CHARACTERS, "queries": MOST_QUERIES}
     judged = await run_in_threadpool(lambda: state.qrels()["qid"].n_unique())
     desk = None if state.judging is None else await run_in_threadpool(state.judging.information)
+    queries = await run_in_threadpool(lambda: state.queries["text"])
     return content | {
         "version": __version__,
-        "queries": len(state.queries),
+        "queries": len(queries),
+        "examples": queries.head(EXAMPLES).to_list() or await run_in_threadpool(lambda: state.live.examples),
         "judged": judged,
         "limits": limits,
         "measure": settings.measure,

@@ -45,6 +45,7 @@ from hybrid_cli.storage import Kind
 FUSED = "hybrid"  # the column of the fusion
 _FILTERS = 16  # whose documents are kept
 _FACET_VALUES = 20
+EXAMPLES, _EXAMPLE_WORDS = 6, 8
 
 
 Observe = Callable[[str, str, float], None]  # name of a side, step, seconds
@@ -172,6 +173,16 @@ class Live:
         with suppress(InputError):
             return self.metadata.schema
         return {}
+
+    @cached_property
+    def examples(self) -> list[str]:
+        """Titles of some documents, or their first words, which can be searched for."""
+        if self.texts is None:
+            return []
+        ids = next(iter(self.retriever.sides.values())).documents.ids
+        some = self.texts.texts(ids.gather_every(max(1, len(ids) // EXAMPLES)).head(EXAMPLES))
+        starts = (" ".join((title or text or "").split()[:_EXAMPLE_WORDS]) for _, title, text in some.iter_rows())
+        return [start for start in dict.fromkeys(starts) if start]
 
     @cached_property
     def documents(self) -> int:

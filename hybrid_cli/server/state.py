@@ -115,6 +115,14 @@ class State:
         return self.settings.collection or collection_of(corpora_of(self.live.files.manifests))
 
     @property
+    def split(self) -> str | None:
+        """Return the given split of the collection, or its only judged one; `--queries` have no judgments there."""
+        if self.settings.split is not None or self.settings.queries is not None or self.collection is None:
+            return self.settings.split
+        judged = [name for name in collections.splits(self.collection) if collections.is_judged(self.collection, name)]
+        return judged[0] if len(judged) == 1 else None
+
+    @property
     def queries(self) -> pl.DataFrame:
         """Return the queries of `--queries`, of the collection or of its split (qid, text); none without queries."""
         collection, split = self.collection, self.settings.split
@@ -130,7 +138,7 @@ class State:
     def qrels(self) -> pl.DataFrame:
         """Return the judgments of people: of the split, and of the file of judgments, which replace them."""
         frames = [pl.DataFrame(schema={"qid": pl.String, "docid": pl.String, "relevance": pl.Int32})]
-        collection, split = self.collection, self.settings.split
+        collection, split = self.collection, self.split
         if collection is not None and split is not None and collections.is_judged(collection, split):
             frames.append(collections.read_qrels(collections.qrels_path(collection, split)))
         if self.judging is not None:

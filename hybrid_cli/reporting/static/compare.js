@@ -283,5 +283,10 @@ export function compare(root, { data, state, lists, link, changed = () => {}, an
   wide.addEventListener("change", moved);
   draw();
   if (state.q && !wide.matches) listed.querySelector(".chosen")?.scrollIntoView();
-  return { update() { whole = false; draw(); }, leave() { wide.removeEventListener("change", moved); } };
+  const printed = () => { whole = true; draw(); };
+  addEventListener("beforeprint", printed);
+  return { update() { whole = false; draw(); }, leave() {
+    wide.removeEventListener("change", moved);
+    removeEventListener("beforeprint", printed);
+  } };
 }

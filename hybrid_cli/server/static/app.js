@@ -79,7 +79,8 @@ const latest = {}; // view -> its last parameters, so that a tab returns to them
 
 function place() {
   const [view, params = ""] = location.hash.replace(/^#\//, "").split("?", 2);
-  return { view: view in VIEWS ? view : "search", params: new URLSearchParams(params) };
+  const known = view in VIEWS && (!info || (VIEWS[view].shown?.(info) ?? true));
+  return { view: known ? view : "search", params: new URLSearchParams(params) };
 }
 
 // Go to a view; with `replace`, only record its state in the URL.

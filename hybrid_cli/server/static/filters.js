@@ -65,7 +65,7 @@ export function filters({ metadata, state, change }) {
   const error = h("p", { id: "condition-error", class: "error", role: "alert" });
   panel.append(
     h("div", { class: "facets" }, metadata.map(facet)),
-    h("div", { class: "condition" }, h("label", { for: "condition" }, "Condition in SQL"), field, error));
+    h("div", { class: "condition" }, h("label", { for: "condition" }, "Your own condition"), field, error));
 
   function apply() {
     if (field.value === state.filter) return;

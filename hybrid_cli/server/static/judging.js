@@ -27,7 +27,7 @@ function memory() {
   } catch {
     known = {};
   }
-  const remembered = { rater: "", keys: {}, single: true, marks: false, guidelines: true, list: false, unsent: null, ...known };
+  const remembered = { rater: "", keys: {}, single: true, marks: false, guidelines: true, list: true, unsent: null, ...known };
   return {
     ...remembered,
     keep(changes) {
@@ -102,7 +102,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   const bar = h("div", { class: "answers", role: "group", "aria-label": "Answers" },
     h("div", { class: "grades" }, Object.entries(grades).map(([grade, label]) => button(`grade${grade}`, label, `grade g${grade}`))),
     h("div", { class: "others" }, button("skip", "Skip", "plain"), button("later", "Later", "plain"),
-      button("undo", "Undo", "plain"), button("help", "Keys", "plain")));
+      button("undo", "Undo", "plain"), button("help", "Keys", "plain keyboard")));
   const progress = h("section", { class: "progress", "aria-label": "Progress" });
   const verdict = h("section", { class: "verdict", "aria-label": "What the judgments say" });
   const rules = guidelines && h("details", { class: "guidelines", open: own.guidelines,
@@ -154,7 +154,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       begin(field.value.trim());
     } },
     h("h1", {}, "Judge hits"),
-    h("p", {}, "You read a query and one text at a time, and press a key from 0 to 3. The texts are in random order; nothing ",
+    h("p", {}, "You read a query and one text at a time, and grade it from 0 to 3. The texts are in random order; nothing ",
       "shows which system found them. Every answer is stored at once."),
     h("label", { for: "rater" }, "Your name, in one word"),
     h("div", { class: "row" }, field, h("button", { class: "primary", type: "submit" }, "Start")), error,
@@ -370,8 +370,11 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
   function enable(enabled) {
     for (const name of [...Object.keys(grades).map((grade) => `grade${grade}`), "skip", "later"]) {
       buttons[name].disabled = !enabled || !state?.hit;
+      buttons[name].hidden = Boolean(state) && !state.hit;
     }
-    buttons.undo.disabled = !enabled || !(state?.progress.answers + state?.progress.skipped + state?.progress.later);
+    const answered = state && state.progress.answers + state.progress.skipped + state.progress.later;
+    buttons.undo.disabled = !enabled || !answered;
+    bar.hidden = Boolean(state) && !state.hit && !answered;
   }
 
   function show(answer) {
@@ -424,7 +427,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     const small = [count(answers, "grade"), skipped && `${skipped} skipped`, later && `${later} for later`,
       state.judged_by_all !== judged && `${count(judged, "query", "queries")} by you`].filter(Boolean).join(" · ");
     progress.replaceChildren(
-      h("h3", { id: "progress-label" }, count(state.judged_by_all, "query", "queries"), " judged"),
+      h("h3", { id: "progress-label" }, count(state.judged_by_all, "query", "queries"), " judged here"),
       h("progress", { max: most, value: state.judged_by_all, "aria-labelledby": "progress-label" }),
       ...(rest ? [h("p", { class: "note" }, rest)] : []), h("p", { class: "note" }, small));
   }
@@ -468,7 +471,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
       onclick: () => load({ qid, docid: each.docid }) }, h("b", { class: `badge g${each.grade ?? "s"}` }, badge(each)),
     h("span", {}, each.title, each.reason && h("small", {}, each.reason))));
     listed.replaceChildren(...(answer.queries.length ? answer.queries.map(({ qid, text, hits }) => h("section", {},
-      h("h4", {}, text), h("ul", {}, hits.map(item(qid))))) : [h("p", { class: "note" }, "None yet.")]),
+      h("h4", {}, text, " ", h("small", {}, count(hits.length, "answer"))), h("ul", {}, hits.map(item(qid))))) : [h("p", { class: "note" }, "None yet.")]),
     ...(answer.gone ? [h("p", { class: "note" }, `${count(answer.gone, "answer is", "answers are")} about documents that are gone; they are kept.`)] : []));
   }
 

@@ -146,12 +146,13 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
 
   function empty() {
     data = null;
-    const examples = (judgedQueries?.queries ?? []).slice(0, 6);
+    const judged = (judgedQueries?.queries ?? []).slice(0, 6).map(({ text }) => text);
+    const examples = judged.length ? judged : info.examples;
     results.replaceChildren(h("div", { class: "empty" },
-      h("p", {}, `Search ${count(info.documents, "document")}: ${info.systems.join(", ")} answer next to each other.`),
-      examples.length ? h("p", { class: "label" }, "Judged queries") : null,
-      h("ul", { class: "examples" }, examples.map(({ text }) => h("li", {},
-        h("button", { type: "button", class: "plain", onclick: () => { box.value = text; submit(); } }, text))))));
+      examples.length ? h("h2", { class: "label" }, judged.length ? "Judged queries" : "Try") : null,
+      h("ul", { class: "examples" }, examples.map((text) => h("li", {},
+        h("button", { type: "button", class: "plain", onclick: () => { box.value = text; submit(); } }, text)))),
+      h("p", {}, `${info.systems.join(", ")} answer next to each other.`)));
   }
 
   function skeleton() {
@@ -286,8 +287,9 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
 
   // Title and snippet of documents that a new weight brings into view.
   async function lift() {
+    if (!data) return;
     const docids = ranked(main).slice(0, state.n).map(({ docid }) => docid).filter((docid) => !texts.has(docid));
-    if (!docids.length || !data) return;
+    if (!docids.length) return;
     const asked = data;
     const { documents } = await api.post("/api/snippets", { query: state.query, docids }).catch(() => ({ documents: [] }));
     if (asked !== data || !documents.length) return;

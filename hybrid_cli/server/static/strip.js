@@ -1,5 +1,5 @@
 // The controls of the fusion: method, weight, and the measure of the judged queries under them.
-import { h, number, s, signed, swatch } from "./dom.js";
+import { colour, h, number, s, signed, swatch } from "./dom.js";
 import { METHODS } from "./fusion.js";
 
 const WIDE = 300, HIGH = 46; // of the curve, in units of its viewBox
@@ -31,6 +31,7 @@ export class Stored {
   }
 }
 
+const percent = (share) => `${Math.round(100 * share)}%`;
 const shared = (sizes) => {
   const whole = sizes.reduce((a, b) => a + b);
   return sizes.map((size) => size / whole);
@@ -39,6 +40,7 @@ const shared = (sizes) => {
 // options: { info, stored, state, change() } -> { element, update(), judged(Judged), waiting(), unmeasured(), leave() }
 export function strip({ info, stored, state, change }) {
   const two = info.sides.length === 2;
+  const hues = two ? { "--from": colour(0), "--to": colour(1) } : {}; // between two sides, no end is the filled one
   const offered = [...new Set([stored.method, ...OFFERED.filter((name) => name !== "weighted-sum" || info.exact !== false)])];
   const method = h("select", { id: "method", onchange: () => set({ method: named(method.value) }) },
     offered.map((name) => h("option", { value: name },
@@ -67,7 +69,7 @@ export function strip({ info, stored, state, change }) {
 
   function slider(side) {
     const id = `weight-${side}`;
-    const input = h("input", { id, type: "range", min: 0, max: 1, step: 0.01, "aria-describedby": `${id}-note`,
+    const input = h("input", { id, class: two ? "between" : "", style: hues, type: "range", min: 0, max: 1, step: 0.01, "aria-describedby": `${id}-note`,
       oninput: () => set({ w: moved(side, input.valueAsNumber) }) });
     const output = h("output", { for: id });
     const mark = h("span", { class: "stored", "aria-hidden": "true", style: { "--at": stored.shares[side] } });
@@ -78,7 +80,7 @@ export function strip({ info, stored, state, change }) {
       h("label", { for: id, class: "unseen" }, `Weight of ${info.sides[side]}`),
       h("div", { class: "track" }, mark, input),
       h("div", { class: "ends" }, ends[0], output, ends[1]),
-      h("span", { id: `${id}-note`, class: "unseen" }, `Stored: ${number(stored.shares[side], 2)}`));
+      h("span", { id: `${id}-note`, class: "unseen" }, `Stored: ${percent(stored.shares[side])}`));
     return { element, input, output, side };
   }
 
@@ -99,8 +101,8 @@ export function strip({ info, stored, state, change }) {
     for (const { input, output, side } of sliders) {
       input.disabled = !fusion.known;
       input.value = fusion.shares[side];
-      input.setAttribute("aria-valuetext", number(fusion.shares[side], 2));
-      output.value = two ? `${number(fusion.shares[0], 2)} : ${number(fusion.shares[1], 2)}` : number(fusion.shares[side], 2);
+      input.setAttribute("aria-valuetext", percent(fusion.shares[side]));
+      output.value = two ? `${percent(fusion.shares[0])} : ${percent(fusion.shares[1])}` : percent(fusion.shares[side]);
     }
     reset.disabled = fusion.stored;
     measure(fusion);
@@ -166,6 +168,7 @@ export function strip({ info, stored, state, change }) {
     element,
     update,
     judged(all) {
+      element.classList.add("measured");
       judged = all;
       drawn = "";
       const fusion = stored.fusion({ w: null, method: null, k: null });
@@ -173,10 +176,12 @@ export function strip({ info, stored, state, change }) {
       update();
     },
     waiting() {
+      element.classList.add("measured");
       value.replaceChildren(h("span", { class: "name" }, "Measuring the judged queries…"));
       if (two) curve.replaceChildren(h("div", { class: "skeleton" }));
     },
     unmeasured() {
+      element.classList.remove("measured");
       value.replaceChildren();
       curve.replaceChildren();
     },
