@@ -513,7 +513,7 @@ def test_all_queries_of_a_comparison_are_printed(tab: Tab) -> None:
     tab.page.wait_for_selector(".queries .query")
     tab.page.emulate_media(media="print")
     tab.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert tab.page.locator(".queries .query").count() == len(TINY_QUERIES["test"])
+    assert tab.page.locator(".queries .query").count() == len({qid for qid, *_ in TINY_JUDGEMENTS["test"]})
     assert tab.page.evaluate("getComputedStyle(document.querySelector('.listing')).overflowY") == "visible"
 
 

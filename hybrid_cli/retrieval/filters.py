@@ -83,13 +83,24 @@ def columns_of(text: str, schema: Mapping[str, pl.DataType]) -> list[str]:
     names = dict.fromkeys(_names(text))
     for name in names:
         if name not in schema:
-            known = ", ".join(f"{name} ({kind})" for name, kind in schema.items()) or "none; see `prepare --metadata`"
+            known = _in_words(schema) or "none; see `prepare --metadata`"
             quotes = "; a text needs single quotes" if f'"{name}"' in text else ""
             problem = f"--filter: the documents have no column {name} (columns: {known}){quotes}"
             raise InputError(problem, code="no-such-column", option="filter", column=name, choices=list(schema))
     row: dict[str, Any] = {"docid": pl.String()} | {name: schema[name] for name in names}
     matching(text, pl.DataFrame({name: [None] for name in row}, schema=row))
     return list(names)
+
+
+def kind_of(dtype: pl.DataType) -> str:
+    """Return the kind of the values of a column, as people call it."""
+    if dtype == pl.Boolean:
+        return "boolean"
+    return "number" if dtype.is_numeric() else "text"
+
+
+def _in_words(schema: Mapping[str, pl.DataType]) -> str:
+    return ", ".join(f"{name} ({kind_of(kind)})" for name, kind in schema.items())
 
 
 @cache
@@ -118,7 +129,7 @@ def _names(text: str) -> Iterator[str]:
         read = json.dumps({"error": True, "error_message": _first_line(error)})
     tree = json.loads(read)
     if tree["error"]:
-        problem = f"--filter: {tree['error_message']}; pass a condition in the syntax of SQL, {_EXAMPLE}"
+        problem = f"--filter: {tree['error_message']}; pass a condition, {_EXAMPLE}"
         raise InputError(problem, code="filter-syntax", option="filter", value=text)
     statements = [each["node"] for each in tree["statements"]]
     selected = [each for node in statements for each in node.get("select_list", ())]
@@ -167,8 +178,10 @@ def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
     except duckdb.InterruptException:
         problem = f"--filter {text}: takes longer than {SECONDS:g} seconds"
         raise InputError(problem, code="filter-too-slow", option="filter", value=text) from None
-    except duckdb.Error as error:
-        problem = f"--filter {text}: {_first_line(error)}"
+    except duckdb.Error:
+        columns = _in_words({name: kind for name, kind in frame.schema.items() if name != "docid"})
+        kinds = f"the kinds of values differ{columns and f' (columns: {columns})'}"
+        problem = f"--filter {text}: {kinds}; a text needs single quotes, a number none"
         raise InputError(problem, code="other-type", option="filter", value=text) from None
     finally:
         ended.set()
@@ -176,7 +189,7 @@ def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
         connection.close()
     values = pl.Series("kept", kept)
     if values.dtype != pl.Boolean:
-        problem = f"--filter {text}: is {values.dtype}, not true or false; pass a condition, {_EXAMPLE}"
+        problem = f"--filter {text}: is a {kind_of(values.dtype)}, not true or false; pass a condition, {_EXAMPLE}"
         raise InputError(problem, code="other-type", option="filter", value=text)
     return values.fill_null(False).to_numpy()
 

@@ -36,7 +36,7 @@ from hybrid_cli.fusion.options import HITS
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
-from hybrid_cli.retrieval.filters import Metadata
+from hybrid_cli.retrieval.filters import Metadata, kind_of
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
@@ -349,13 +349,6 @@ class Timed(Index):
 
 def _holds(index: LexicalIndex, docid: str) -> bool:
     return bool(index.documents.sorted.find(pl.Series([docid]))[1][0])
-
-
-def kind_of(dtype: pl.DataType) -> str:
-    """Return the kind of the values of a column, as people call it."""
-    if dtype == pl.Boolean:
-        return "boolean"
-    return "number" if dtype.is_numeric() else "text"
 
 
 def _finite(value: Any) -> Any:

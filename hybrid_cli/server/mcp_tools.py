@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from hybrid_cli.errors import HybridError
+from hybrid_cli.retrieval.filters import kind_of
 from hybrid_cli.server import answers
-from hybrid_cli.server.live import kind_of
 from hybrid_cli.server.security import checked_query
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__

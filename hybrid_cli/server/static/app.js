@@ -77,10 +77,11 @@ let info = null;
 let mounted = { view: null, leave: null };
 const latest = {}; // view -> its last parameters, so that a tab returns to them
 
+const isShown = ({ shown }) => !shown || shown(info);
+
 function place() {
   const [view, params = ""] = location.hash.replace(/^#\//, "").split("?", 2);
-  const known = view in VIEWS && (!info || (VIEWS[view].shown?.(info) ?? true));
-  return { view: known ? view : "search", params: new URLSearchParams(params) };
+  return { view: view in VIEWS && (!info || isShown(VIEWS[view])) ? view : "search", params: new URLSearchParams(params) };
 }
 
 // Go to a view; with `replace`, only record its state in the URL.
@@ -162,7 +163,7 @@ function head() {
   name.textContent = info.name;
   const judged = info.judged ? [count(info.judged, "judged query", "judged queries")] : [];
   document.getElementById("facts").textContent = [count(info.documents, "document"), ...judged].join(" · ");
-  const views = Object.entries(VIEWS).filter(([, { shown }]) => !shown || shown(info)), tabs = document.getElementById("tabs");
+  const views = Object.entries(VIEWS).filter(([, view]) => isShown(view)), tabs = document.getElementById("tabs");
   if (views.length === tabs.children.length) return; // the focus stays on its tab
   tabs.replaceChildren(...views.map(([view, { title }]) => h("li", {}, h("a", { href: `#/${view}`, "data-view": view }, title))));
 }
