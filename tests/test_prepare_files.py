@@ -313,6 +313,7 @@ SHOWN = {  # page -> its words in a browser with scripts
     "<script>a</script>b<style>c</style>d<template>e</template>f<noscript>g<p>h</noscript>i<!-- j -->k": "bdfik",
     "<ruby>a<rp>(</rp><rt>b</rt><rp>)</rp></ruby><datalist><option>c</datalist>": "ab",
     "a<iframe>b</iframe><video>c</video>d": "ad",
+    "a<b data-x='<i>' title=\"c > d\">e</b><img hidden>f": "aef",
     "a < b <y and z": "a < b",
     "<p>one<script>never closed <p>two": "one",
     "<p>one<!-- never closed <p>two": "one",
@@ -404,6 +405,8 @@ def test_markdown_has_the_title_of_its_front_matter_or_its_first_heading(
     [
         "<div>",
         "<b hidden>",
+        "<a '<b\">",
+        "<a \"<a' ",
         "<b id={}>x<p>",
         "<!--",
         "<a ",

@@ -38,7 +38,10 @@ _CLOSED_BY: dict[str, set[str]] = {name: {"p"} for name in _BLOCKS} | {
 _UNSEEN = ["template", "svg", "math", "audio", "video", "canvas", "datalist", "rp"]
 _BOILERPLATE = ["nav", "footer", "aside", "button", "select", "textarea", "menu"]
 _KEPT = {*_CLOSED_BY, *_UNSEEN, *_BOILERPLATE, "br", "caption", "head", "html", "legend", "optgroup", "thead"}
-_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[A-Za-z][A-Za-z0-9:-]*+)(?=[\s/>])(?:\"[^\"<]*\"|'[^'<]*'|[^<>\"'])*+>")
+_TAG = re.compile(
+    r"<(?P<slash>/?)(?P<name>[A-Za-z][A-Za-z0-9:-]*+)(?=[\s/>])"
+    r"(?:[^<>\"']++|\"[^\"<]*\"|'[^'<]*'|\"[^\"]{0,2000}\"|'[^']{0,2000}'){0,200}+>"
+)
 _OPENING = re.compile(r"<(?:(?P<comment>!--)|(?P<other>[!?])|/?[A-Za-z])")
 _MAY_HIDE = re.compile(r"hidden|none|<dialog", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"([^\s\"'<>/=]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s>]+))?")
@@ -127,7 +130,7 @@ def _well_formed(content: str) -> Iterator[str]:
             end = _end(content, "-->", match.end(), missing)
         elif (tag := _TAG.match(content, start)) is not None:
             end, name, slash = tag.end(), tag["name"].lower(), bool(tag["slash"])
-            hides = not slash and _is_hidden(name, tag[0])
+            hides = not slash and name not in _VOID and _is_hidden(name, tag[0])
         else:
             end = _end(content, ">", match.end(), missing)
         visible = not _in_hidden(opened)
