@@ -22,6 +22,12 @@ TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memor
 # Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first. A process of tests that
 # crashes ends the run: with another in its place, the remaining tests may wait forever.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0
+# Files of tests that compute with PyTorch, numpy or FAISS, and variables under which these libraries compute as on an
+# older processor: with other sums, and so other last bits. Other libraries ignore variables that are not theirs.
+COMPUTING := bm25_vectors combination encoder fusion_methods hybrid_search losses optimization padding retriever taught train_dense vectors
+OLDER_PROCESSOR := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell \
+    NPY_DISABLE_CPU_FEATURES='X86_V4 AVX512_ICL AVX512_SPR' FAISS_OPT_LEVEL=avx2 NUMBA_CPU_NAME=haswell
+
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, which would compile the package again
 
 MAKEFLAGS += --no-builtin-rules
@@ -30,7 +36,7 @@ MAKEFLAGS += --no-builtin-rules
 .SECONDARY:
 PAPERS := msmarco dl19 nq beir entityquestions robust04 trec-covid
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test test-all hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
+.PHONY: help setup demo check lint test test-all test-processor hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
     $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation beir-set \
     $(PAPERS) $(PAPERS:%=paper-%) $(PAPERS:%=sample-%) $(PAPERS:%=check-%)
 
@@ -68,6 +74,9 @@ test: $(SETUP)  ## all tests except heavy ones (kills, clusters, object stores, 
 
 test-all: $(SETUP)  ## all tests, as in CI, on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
+
+test-processor: $(SETUP)  ## the tests that compute, as on an older processor (x86)
+	$(OLDER_PROCESSOR) $(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive' $(COMPUTING:%=tests/test_%.py)
 
 hard: $(SETUP)  ## further cases of heavy tests; RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --target build/frameworks llama-index-core haystack-ai
