@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.resources import files
@@ -78,13 +79,13 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
             state.batches.close()
 
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=_HANDLERS)
-    hosts = {*settings.allow_host, *([settings.host] if settings.host not in ("0.0.0.0", "::") else [])}
+    hosts = [*settings.allow_host, socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host]
     local = settings.host in LOOPBACK
     writes = (*_WRITES, _MCP) if settings.mcp_judge else _WRITES
     return Guard(
         app,
         port,
-        {*hosts, *LOOPBACK},
+        {*map(str.lower, hosts), *LOOPBACK},
         state.token,
         not local,
         lambda path: path.startswith(writes),
