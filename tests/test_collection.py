@@ -1,8 +1,10 @@
 """Reading collections: documents, queries, judgments, plain queries."""
 
 import random
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -22,6 +24,25 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
+
+
+def test_a_copy_of_the_texts_has_no_name_that_a_kill_would_leave(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names: list[Path] = []
+    read = collection.documents
+
+    def documents(*given: Any, **how: Any) -> Iterator[pa.RecordBatch]:
+        for batch in read(*given, **how):
+            names.extend(tmp_path.iterdir())
+            yield batch
+
+    monkeypatch.setattr(collection, "documents", documents)
+    docids = pl.Series([docid for docid, *_ in TINY_DOCUMENTS])
+    texts = collection.TextStore([collection.corpus_path(tiny)]).texts(docids)
+    assert texts.rows() == TINY_DOCUMENTS
+    assert names == []
 
 
 def test_documents_are_in_file_order_with_their_ids(tiny: Path) -> None:

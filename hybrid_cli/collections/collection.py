@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -602,13 +603,13 @@ class TextStore:
     @cached_property
     def _batches(self) -> list[pa.RecordBatch]:
         metadata = pl.DataFrame(schema=self.schema).to_arrow().schema
-        with tempfile.NamedTemporaryFile() as file:
+        with tempfile.TemporaryFile() as file:
             with pa.ipc.new_file(file, pa.schema([*SCHEMAS[Kind.CORPUS], *metadata])) as writer:
                 for corpus in self.corpora:
                     for batch in documents(corpus, metadata=metadata):
                         writer.write_batch(batch)
             file.flush()
-            reader = pa.ipc.open_file(pa.memory_map(file.name))
+            reader = pa.ipc.open_file(pa.py_buffer(mmap(file.fileno(), 0, access=ACCESS_READ)))
         return [reader.get_batch(number) for number in range(reader.num_record_batches)]
 
     @cached_property
