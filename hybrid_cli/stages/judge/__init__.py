@@ -26,6 +26,7 @@ from hybrid_cli.inputs.rows import InputFile
 from hybrid_cli.reporting import judging
 from hybrid_cli.reporting.agreement import conflicts, judgments_of_people
 from hybrid_cli.reporting.judging import QUIT, ComparedRuns, JudgedTexts, Judging, JudgingSession
+from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs.files import name_and_path, short_names
 from hybrid_cli.settings import command_line
 from hybrid_cli.stages import call, stage
@@ -81,9 +82,9 @@ def judge(settings: Judge) -> Path:
             _from_lines(asked, iter(console.read_line, ""))
     finally:
         judgments.close()
-    _note(settings, asked)
-    if asked.session.judged() and settings.adjudicate is None:
-        _note_evidence(asked, others)
+    judged = asked.session.judged() and settings.adjudicate is None
+    _note(settings, asked, _verdict(asked, others) if judged else None)
+    if judged:
         _note_next(settings, named, files, queries)
     return settings.output
 
@@ -265,17 +266,16 @@ def _from_lines(asked: Judging, lines: Iterable[str]) -> None:
         )
 
 
-def _note_evidence(asked: Judging, others: Sequence[Path]) -> None:
-    """Print whether the hybrid is better than the best run, so far: that of a retriever, or min-max of two runs."""
+def _verdict(asked: Judging, others: Sequence[Path]) -> Verdict | None:
+    """Compare the hybrid with the best run, so far: that of a retriever, or min-max of two runs; None without one."""
     compared, judged = asked.compared, asked.session.judged()
     if others:
         fused = runs.open_run(others[0])
     elif len(compared.opened) == 2:
         fused = compared.fused(judged)
     else:
-        return
-    verdict = compared.verdict(("hybrid", fused), judged)
-    console.note(f"judge: {verdict.sentence()}", code="verdict", **verdict.content())
+        return None
+    return compared.verdict(("hybrid", fused), judged)
 
 
 def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles | None, queries: Path) -> None:
@@ -293,8 +293,8 @@ def _note_next(settings: Judge, named: Mapping[str, Path], files: RetrieverFiles
     console.note(f"judge: to use the judgments:\n{command}", code="next-command", command=command)
 
 
-def _note(settings: Judge, asked: Judging) -> None:
-    """Print the number of judgments, and whether more are possible."""
+def _note(settings: Judge, asked: Judging, verdict: Verdict | None) -> None:
+    """Print the number of judgments, what they say, and whether more are possible."""
     session = asked.session
     grades = session.judgments.grades.values()
     skipped, judged = sum(grade is SKIPPED for grade in grades), session.judged()
@@ -305,10 +305,12 @@ def _note(settings: Judge, asked: Judging) -> None:
     text += f"; {judging.status(len(judged), session.stop_after, weight)}"
     facts = {"judgments": count, "queries": len(judged), "skipped": skipped, "weight": weight}
     console.note(text, code="judged", path=settings.output, **facts)
+    if verdict is not None:
+        console.note(f"judge: {verdict.sentence()}", code="verdict", **verdict.content())
     if session.exhausted():
         text = "judge: all queries of the runs are judged or skipped; more need deeper pools (--depth)"
         console.note(text, code="all-judged", option="depth")
     elif len(judged) >= session.stop_after:
-        more = len(judged) + 10
+        more = len(judged) + (10 if verdict is None or verdict.more is None else verdict.more)
         text = f"judge: enough queries are judged; --stop-after {more} continues"
         console.note(text, code="enough-judged", option="stop_after", value=more)
