@@ -204,15 +204,12 @@ class Trials:
     def _often(self, counts: NDArray[np.int64] | None) -> Values:
         return np.ones(self.queries) if counts is None else counts.astype(np.float64)
 
-    def held_out(
-        self, folds: int, seed: int, size: int | None = None, best: bool = False, values: Values | None = None
-    ) -> Values | None:
+    def held_out(self, folds: int, seed: int, best: bool = False, values: Values | None = None) -> Values | None:
         """Return the value of each query under the choices of the other folds, the mean over 20 partitions, [queries].
 
         Args:
             folds: number of folds; at most the number of queries.
             seed: random seed of the partitions.
-            size: judged queries used for each choice, drawn from the other folds; None for all of them.
             best: take the choice with the highest mean instead of the middle of the plateau.
             values: other values [choices, queries] of the choices, which are returned but choose nothing.
 
@@ -225,7 +222,7 @@ class Trials:
         rng = draws.rng(seed)
         total = np.zeros(self.queries)
         for _ in range(_REPEATS):
-            rows = self._crossed(folds, rng.permutation(self.queries), size, best)
+            rows = self._crossed(folds, rng.permutation(self.queries), best)
             total += (self.values if values is None else values)[rows, np.arange(self.queries)]
         return total / _REPEATS
 
@@ -237,14 +234,14 @@ class Trials:
             seed: random seed of the partition.
         """
         order = draws.rng(seed).permutation(self.queries)
-        return self._crossed(min(folds, self.queries), order, None, True)
+        return self._crossed(min(folds, self.queries), order, True)
 
-    def _crossed(self, folds: int, order: NDArray[np.int64], size: int | None, best: bool) -> NDArray[np.int64]:
+    def _crossed(self, folds: int, order: NDArray[np.int64], best: bool) -> NDArray[np.int64]:
         fold = np.empty(self.queries, dtype=np.int64)
         fold[order] = np.arange(self.queries) % folds
         rows = np.empty(self.queries, dtype=np.int64)
         for number in range(folds):
-            plateau = self.plateau(np.bincount(order[fold[order] != number][:size], minlength=self.queries))
+            plateau = self.plateau(np.bincount(order[fold[order] != number], minlength=self.queries))
             rows[fold == number] = plateau.best if best else plateau.chosen
         return rows
 
@@ -305,37 +302,12 @@ def select(table: Trials, folds: int, seed: int, dense: int | None = None) -> Se
     return Selected(table.plateau(), held_out, untuned, keeps)
 
 
-def interval(values: Values, least: float = -1.0) -> tuple[float, float] | None:
-    """Return the 95% interval of the mean by Student's t, cut to the possible means; None for fewer than two values.
-
-    Args:
-        values: of the queries; at most 1.
-        least: smallest possible value: -1 for differences, 0 for values of a measure.
-    """
-    if len(values) < 2:
+def interval(differences: Values) -> tuple[float, float] | None:
+    """Return the 95% interval of a mean by Student's t, cut to -1 and 1; None for fewer than two differences."""
+    if len(differences) < 2:
         return None
     from scipy.special import stdtrit  # takes longer to import than a fusion of small runs
 
-    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / math.sqrt(len(values)))
-    return max(least, float(values.mean()) - half), min(1.0, float(values.mean()) + half)
-
-
-def worth_of_more(table: Trials, more: int, folds: int, seed: int) -> float | None:
-    """Return the expected change of the score with `more` judged queries; at least 0.
-
-    The held-out score is taken to be a - b/n for a choice on n queries; b comes from choices on all and on half of the
-    queries of the other folds.
-
-    Returns:
-        None for fewer than eight judged queries.
-    """
-    if table.queries < 8:
-        return None
-    folds = min(folds, table.queries)
-    most = table.queries - math.ceil(table.queries / folds)
-    half = most // 2
-    high, low = table.held_out(folds, seed), table.held_out(folds, seed, half)
-    if high is None or low is None:
-        return None
-    slope = float(high.mean() - low.mean()) / (1 / half - 1 / most)
-    return max(0.0, slope * (1 / table.queries - 1 / (table.queries + more)))
+    mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    half = float(stdtrit(len(differences) - 1, (1 + CONFIDENCE) / 2)) * error
+    return max(-1.0, mean - half), min(1.0, mean + half)

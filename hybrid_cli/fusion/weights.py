@@ -12,7 +12,7 @@ from hybrid_cli import storage
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
-from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval, worth_of_more
+from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval
 from hybrid_cli.inputs.json_values import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
@@ -25,7 +25,6 @@ _STORED: dict[str, Any] = {
 }
 WEIGHTS = "weights"  # of the file of `fuse --tune` among the inputs of a fused run
 _ZERO = 1e-12  # gains below it are rounding errors
-MORE = 10  # judged queries whose worth is estimated
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,6 @@ class Tuned:
             ),
             "score": float(values.mean()),
             "held_out": None if selected.held_out is None else float(selected.held_out.mean()),
-            "held_out_interval": None if selected.held_out is None else interval(fair, least=0.0),
             "single_run_chosen": table.choices[selected.row].single is not None,
             "plateau": [list(choice.weights) for choice in plateau],
             "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
@@ -125,7 +123,6 @@ class Tuned:
             "gain_distinguishable": ends is not None and (ends[0] > _ZERO or ends[1] < -_ZERO),
             "prior_queries": table.prior_queries if table.prior is not None else 0.0,
             "share_of_prior": table.share_of_prior,
-            "worth_of_ten_more": None if self.people else worth_of_more(table, MORE, self.folds, self.seed),
             "judged": list(self.qids),
             "trials": [
                 _trial(choice, float(mean)) for choice, mean in zip(table.choices, table.values.mean(1), strict=True)
