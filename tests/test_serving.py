@@ -164,7 +164,9 @@ UNSAFE: list[tuple[str, dict[str, pl.Expr], str]] = [  # engines, changed column
 ]
 
 
-@pytest.mark.parametrize(("engines", "columns", "code"), UNSAFE, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("engines", "columns", "code"), UNSAFE, ids=lambda value: " ".join(value) if isinstance(value, dict) else value
+)
 def test_a_document_that_an_engine_refuses_is_named_before_anything_is_written(
     here: Path, engines: str, columns: dict[str, pl.Expr], code: str
 ) -> None:
