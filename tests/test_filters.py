@@ -232,7 +232,12 @@ def test_a_condition_has_a_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(filters, "SECONDS", 0.2)
     frame = pl.DataFrame({"docid": [str(number) for number in range(3_000_000)]})
     text = " OR ".join(f"docid LIKE '%{number}%9%8%'" for number in range(300))
-    slow = Mock(wraps=frame, **{"to_arrow.side_effect": lambda: (time.sleep(0.5), frame.to_arrow())[1]})
+
+    def read_slowly() -> Any:
+        time.sleep(0.5)
+        return frame.to_arrow()
+
+    slow = Mock(wraps=frame, **{"to_arrow.side_effect": read_slowly})
     for documents in (frame, slow):  # whose limit is over before the evaluation starts
         with raises("filter-too-slow", option="filter"):
             filters.matching(text, documents)
