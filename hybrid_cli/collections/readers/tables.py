@@ -102,7 +102,9 @@ def _is_header(rows: Sequence[Sequence[str]], file: InputFile | None) -> bool:
     if file is None or not all(_NAME.fullmatch(name) for name in first):
         return False
     problem = f"line 1 ({', '.join(first)}) may name the columns or be data; pass --header or --no-header"
-    raise path_error(file.path, f"{problem} to `prepare files`", code="undecided-header", line=1, option="header")
+    raise path_error(
+        file.path, f"{problem} of `prepare files` or `auto`", code="undecided-header", line=1, option="header"
+    )
 
 
 def warned_about_quotes(table: Table) -> Table:
