@@ -367,13 +367,19 @@ def test_equal_queries_in_flight_are_answered_once() -> None:
     assert calls == [("k", ["a"]), ("k", ["b", "c"]), ("other", ["bad"]), ("other", ["good"])]
 
 
-def test_half_sent_headers_lock_nobody_out(letters: Path) -> None:
+HEADERS = (
+    b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+)
+
+
+@pytest.mark.parametrize("part", [HEADERS[:40], HEADERS], ids=["headers", "body"])
+def test_half_sent_requests_lock_nobody_out(letters: Path, part: bytes) -> None:
     with Served(letters) as server, contextlib.ExitStack() as connections:
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (512, 512))
         for _ in range(600):
             slow = connections.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             with contextlib.suppress(ConnectionError):  # closed before
-                slow.sendall(b"GET /health HTTP/1.1\r\nHost: ")
+                slow.sendall(part)
         assert server.get("/health").status == 200
         assert server.get("/api/search", query="Silben").status == 200
 

@@ -38,7 +38,7 @@ QUERY_CHARACTERS = 4000  # of a query
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOGIN = "login"  # parameter of the one-time URL
 _OPEN_PATHS = ("/health",)
-_MOST_REQUESTS = 256
+_MOST_REQUESTS = 512
 _BODY_BYTES, _BODY_SECONDS = 1 << 20, 10.0
 _COOKIE_SECONDS = 30 * 24 * 3600
 
@@ -278,6 +278,8 @@ def _limited(headers: Headers, receive: Receive) -> Callable[[], Awaitable[Messa
             message = await asyncio.wait_for(receive(), _BODY_SECONDS)
         except TimeoutError:
             raise Refused(408, "slow", "the body did not arrive in time") from None
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "incomplete", "the connection ended before the body")
         received += len(message.get("body", b""))
         ended = not message.get("more_body", False)
         if received > _BODY_BYTES:

@@ -20,7 +20,7 @@ from hybrid_cli.stages import call, stage
 
 TOKEN = "HYBRID_TOKEN"  # environment variable
 _LEAST_TOKEN = 16  # characters
-_MOST_WAITING = 256  # connections without a request
+_MOST_WAITING = 256  # connections without a complete request; half of the requests that `security.Guard` takes
 
 
 @stage(Serve)
@@ -73,7 +73,7 @@ def _serve(settings: Serve) -> None:
 
 
 def _connection() -> type[asyncio.Protocol]:
-    """Return the class of a connection: h11 bounds its headers; of too many without a request, the oldest is closed."""
+    """Return the class of a connection: h11 bounds its headers; of too many without a whole request, one is closed."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Connection(H11Protocol):
@@ -81,7 +81,9 @@ def _connection() -> type[asyncio.Protocol]:
             super().connection_made(transport)
             self.begun = time.monotonic()
             others = [each for each in self.connections if isinstance(each, Connection)]
-            waiting = [each for each in others if each.cycle is None or each.cycle.response_complete]
+            waiting = [
+                each for each in others if not each.cycle or each.cycle.response_complete or each.cycle.more_body
+            ]
             if len(waiting) > _MOST_WAITING:
                 min(waiting, key=lambda each: each.begun).transport.close()
 
