@@ -117,6 +117,7 @@ def test_it_stops_after_enough_queries_and_continues_for_more(two_runs: Path, mo
     assert not set(shown_hits(more.out)) & set(shown_hits(first.out))
     verdict = next(notice for notice in more.notices.heard if notice.code == "verdict")
     further = verdict.fields["more"] or 10
+    assert isinstance(further, int)
     assert more.says("enough-judged", option="stop_after", value=4 + further)
     assert not judged(monkeypatch, "1" * 100, "--stop-after", 6).says("enough-judged"), "no query is left"
 

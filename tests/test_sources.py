@@ -21,7 +21,7 @@ def test_triples_become_judgments_of_their_positives(tmp_path: Path) -> None:
     queries = write_lines(tmp_path / "queries.tsv", "q1\tfirst", "q2\tsecond")
     triples = write_lines(tmp_path / "triples.tsv", "q1\t1\t0", "q1\t1\t2", "q2\t2\t0")
     made = prepare(
-        PrepareMsmarco(corpus, queries={"train": queries}, triples={"train": triples}, output=tmp_path / "made")
+        PrepareMsmarco(corpus, queries={"train": queries}, training={"train": triples}, output=tmp_path / "made")
     )
     assert collection.read_qrels(made / "qrels.train.parquet").rows() == [("q1", "1", 1), ("q2", "2", 1)]
     assert counts_of(made)["triples"] == {"train": 3}

@@ -41,6 +41,7 @@ REMOVED = {
     "label --drop-same-text": "",
     "mine-negatives --keep-same-text": "",
     "mine-negatives --num-negatives": "--negatives",
+    "prepare msmarco --triples": "--training",
     "prepare python-docs --only": "--package",
     **{f"prepare {source} --pseudo-dev": "--pseudo-sizes dev=N" for source in _SOURCES},
     **{f"prepare {source} --pseudo-train": "--pseudo-sizes train=N" for source in _SOURCES},

@@ -116,14 +116,14 @@ class Msmarco(Rows):
 
     Attributes:
         corpus: collection.tsv, msmarco-docs.tsv, or a folder or file of version 2.
-        queries, qrels, triples: split -> file.
+        queries, qrels, training: split -> file.
     """
 
     corpus: Path
     _: KW_ONLY
     queries: Mapping[str, Path] = field(default_factory=dict)
     qrels: Mapping[str, Path] = field(default_factory=dict)
-    triples: Mapping[str, Path] = field(default_factory=dict)
+    training: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
         corpus: collection.tsv, msmarco-docs.tsv, or a folder or file of version 2.
         queries: Query ids and texts of each split.
         qrels: Judgments of each split.
-        triples: Ids of a query, a relevant document and another document; the relevant ones become judgments.
+        training: Triples: ids of a query, a relevant document and another one; the relevant ones become judgments.
     """
 
     command = "prepare msmarco"
@@ -284,7 +284,7 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
     _: KW_ONLY
     queries: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
     qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
-    triples: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    training: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def msmarco(drawn: tuple[Files, bool]) -> None:
             folder / "collection.tsv",
             queries={"dev": folder / "queries.tsv", "train": folder / "queries.tsv"},
             qrels={"dev": folder / "qrels.tsv"},
-            triples={"train": folder / "triples.tsv"},
+            training={"train": folder / "triples.tsv"},
             output=folder / "made",
         ),
     )

@@ -37,7 +37,7 @@ def source(options: Msmarco) -> Source:
 
     def judgments() -> Iterator[Judgment]:
         yield from split_judgments(options.qrels)
-        for split, path in options.triples.items():
+        for split, path in options.training.items():
             yield from positives(split, path)
 
     def positives(split: str, path: Path) -> Iterator[Judgment]:
@@ -51,7 +51,7 @@ def source(options: Msmarco) -> Source:
         "corpus": options.corpus,
         **roles("queries", options.queries),
         **roles("qrels", options.qrels),
-        **roles("triples", options.triples),
+        **roles("triples", options.training),
     }
     result = Source("msmarco", documents, queries, judgments, files)
     return result

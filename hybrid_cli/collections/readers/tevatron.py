@@ -205,7 +205,7 @@ def _triplet(record: dict[str, Any], location: Location) -> _Passages:
     fields = [name for name in record if _NEGATIVE.fullmatch(name)]
     positives = _texts(record, "positive", location)
     if all(text.isdecimal() for text in (*positives, text_of(record, _QUERY, location))):
-        problem = "has ids in place of texts; pass triples of ids to `prepare msmarco --triples`"
+        problem = "has ids in place of texts; pass triples of ids to `prepare msmarco --training`"
         raise location.error(problem, code="triples-of-ids")
     negatives = [text for name in fields for text in _texts(record, name, location)]
     return _of_texts(positives), _of_texts(negatives) if fields else None
