@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 PACKAGES = {  # module -> what installs it, where its name does not
@@ -62,7 +62,7 @@ class DamageError(InputError):
 
 
 class PackageError(HybridError, ImportError):
-    """A package that is not installed."""
+    """A package that is not installed, or broken."""
 
 
 def package_error(module: str) -> PackageError:
@@ -77,15 +77,24 @@ def package_error(module: str) -> PackageError:
 
 
 @contextmanager
-def require_packages() -> Iterator[None]:
-    """Raise `PackageError` for an import of a package that is not installed."""
+def require_packages(imported: str = "") -> Iterator[None]:
+    """Raise `PackageError` for an import of a package that is not installed.
+
+    Args:
+        imported: the package whose import is all that is done; that it is broken is an error too.
+    """
     try:
         yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if not package or isinstance(error, PackageError) or find_spec(package) is not None:
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        with suppress(ValueError):  # a module without specification, such as `__main__`
+            if package and find_spec(package) is None:
+                raise package_error(package) from error
+        if not imported or isinstance(error, PackageError):
             raise
-        raise package_error(package) from error
+        again = f"pip install --force-reinstall '{PACKAGES.get(imported, imported)}'"
+        problem = f"the package {imported} cannot be imported ({str(error).partition(chr(10))[0]}); run: {again}"
+        raise PackageError(problem, code="broken-package", package=imported) from error
 
 
 def option_error(

@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from command import hybrid, ran
+from command import hybrid, raises, ran
 from processes import run
 
 from hybrid_cli.commands import Doctor
-from hybrid_cli.errors import PACKAGES, HybridError
+from hybrid_cli.errors import PACKAGES, HybridError, PackageError, require_packages
+from hybrid_cli.indexes.faiss import load_faiss
 from hybrid_cli.lexical import jvm
 from hybrid_cli.perturbations import wordnet
 from hybrid_cli.reporting.terminal import Check, show_checks
@@ -103,6 +104,19 @@ def test_a_command_that_needs_a_missing_package_names_what_installs_it(
     line = f"the package {module} is not installed; run: pip install '{PACKAGES.get(module, module)}'"
     prefix = "hybrid_cli.errors.PackageError: " if words.startswith("import ") else "hybrid: "
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (1, [prefix + line])
+
+
+def test_a_broken_package_is_an_error_and_other_imports_are_bugs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "faiss.py").write_text("raise ImportError('libcublas.so.12: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "faiss", raising=False)
+    with raises("broken-package", PackageError, package="faiss"):
+        load_faiss()
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    with pytest.raises(ModuleNotFoundError), require_packages():
+        raise ModuleNotFoundError(name="__main__")
 
 
 def test_missing_java_and_lucene_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -432,6 +432,33 @@ def test_values_without_a_number_of_json_do_not_end_an_answer(tmp_path: Path) ->
     json.dumps([answers.information(live), one], allow_nan=False)
 
 
+def test_hits_show_the_values_that_a_filter_finds(tmp_path: Path) -> None:
+    at = datetime.datetime(2020, 1, 2, 3, 4, 5, 6)
+    zoned = pl.Series([at]).dt.replace_time_zone("Europe/Berlin")
+    values = {"at": at, "zoned": zoned, "hour": datetime.time(0, 0, 0, 1), "day": at.date(), "more": "x"}
+    excluded = {
+        "lasts": datetime.timedelta(1),
+        "list": [[1]],
+        "struct": [{"a": 1}],
+        "kind": pl.Series(["x"], dtype=pl.Enum(["x"])),
+    }
+    frame = pl.DataFrame({"docid": ["a"], "title": "", "text": "salt", **values, "^m.*$": "y", **excluded})
+    frame.write_parquet(tmp_path / "corpus.parquet")
+    live = Live.open(index_bm25(tmp_path / "corpus.parquet", output=tmp_path / "bm25", lucene=False))
+    shown = answers.document(live, "a")["metadata"]
+    assert shown == {
+        "at": "2020-01-02T03:04:05.000006",
+        "zoned": "2020-01-02T03:04:05.000006+01:00",
+        "hour": "00:00:00.000001",
+        "day": "2020-01-02",
+        "more": "x",
+        "^m.*$": "y",
+    }
+    for name, value in shown.items():
+        assert len(live.search(answers.table_of(["salt"]), 1, live.main, f"\"{name}\" = '{value}'")) == 1
+    ran("search", "--index", tmp_path / "bm25", "--query", "salt")
+
+
 def test_a_list_method_fuses_the_filtered_lists(library: Library, tmp_path: Path) -> None:
     names = ["bm25", "dense"]
     folders = [library.folder / name for name in names]

@@ -107,6 +107,13 @@ def test_a_first_row_is_a_header_or_data_or_asked_for(
         assert documents_of(path, tmp_path / "named", header=True, document_columns=columns) == data[1:]
 
 
+def test_a_first_row_of_underscores_is_read_in_linear_time(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "docs.csv", "_" * 40 + "1,salt", "_2,sea")
+    began = time.process_time()
+    assert len(documents_of(path, tmp_path)) == 2
+    assert time.process_time() - began < 0.6
+
+
 def test_ids_in_parquet_are_whole_numbers_or_texts(tmp_path: Path) -> None:
     path = tmp_path / "docs.parquet"
     pl.DataFrame({"id": [7, 12], "text": ["a", "b"], "title": [None, "t"]}).write_parquet(path)
@@ -317,6 +324,8 @@ SHOWN = {  # page -> its words in a browser with scripts
     "a < b <y and z": "a < b",
     "<p>one<script>never closed <p>two": "one",
     "<p>one<!-- never closed <p>two": "one",
+    "<p>a</p><!--><p>b</p><!---><p>c</p><!-- > d --!><p>e</p><!----!>f<!----><p>g": "a b c e f g",
+    "a<i " + "x='y' " * 150 + "hidden>b</i>c": "ac",
     "a&lt;b&gt; &amp;copy; &eacute;&#x80;&notit; &unknown;": "a<b> &copy; é€¬it; &unknown;",
 }
 
@@ -341,6 +350,14 @@ DECLARED = {  # bytes of a page -> their text in a browser
     "<meta charset=shift_jis><p>①表".encode("cp932"): "①表",
     "<meta charset=euc-kr><p>똠방".encode("cp949"): "똠방",
     "<meta charset=big5><p>正體".encode("big5"): "正體",
+    "<meta charset=windows-31j><p>①表".encode("cp932"): "①表",
+    "<meta charset=x-sjis><p>①表".encode("cp932"): "①表",
+    "<meta charset=big5-hkscs><p>正體".encode("big5"): "正體",
+    "<meta charset=ks_c_5601-1987><p>똠방".encode("cp949"): "똠방",
+    "<meta charset=iso-8859-8-i><p>שלום".encode("iso-8859-8"): "שלום",
+    "<meta charset=gb_2312-80><p>搜狐鎔".encode("gb18030"): "搜狐鎔",
+    "<meta charset=Macintosh><p>é".encode("mac_roman"): "é",
+    "<!--><meta charset=koi8-r><p>привет-->".encode("koi8-r"): "привет-->",
     "<meta charset=tis-620><p>ไทย…".encode("cp874"): "ไทย…",
     "<meta charset=windows-1251><p>привет".encode("cp1251"): "привет",
     b"<meta charset=utf-8><p>caf\xe9s": "caf�s",
@@ -385,6 +402,10 @@ def test_the_words_of_pages_are_right() -> None:
         ("---\ndate: 2020-01-01\n---\n# Heading\n\nText.", "Heading", "Text."),
         ("---\ntitle: >-\n  Salt\n  of the sea\n---\nText.", "Salt of the sea", "Text."),
         ("---\ntitle: a: b\n---\nText.", "", "Text."),
+        ('---\ntitle: "\\ud800x"\n---\nText.', "\ufffdx", "Text."),
+        ("---\ntitle: |\n  Salt\n  sea\n---\nText.", "Salt sea", "Text."),
+        ("---\ntitle: ~\n---\n# Heading\n\nText.", "Heading", "Text."),
+        ('---\n"title": A\n---\nText.', "A", "Text."),
         ("---\ntitle: [a\n...\nText.", "", "Text."),
         ("---\ntitle: never closed\n\nText.", "", "---\ntitle: never closed\n\nText."),
         ("---\nA text between lines.\n\n---\nText.", "", "---\nA text between lines.\n\n---\nText."),

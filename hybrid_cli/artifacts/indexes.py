@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Input, Manifest, Named, Output, Recorded, has_content, recorded_input
@@ -318,7 +319,7 @@ def documents(corpora: Sequence[Path], docids: pl.Series) -> pl.DataFrame:
     if not schema:
         return rows
     tables = [collections.metadata(corpus, schema).filter(pl.col("docid").is_in(rows["docid"])) for corpus in corpora]
-    values = pl.concat(tables).unique("docid", keep="last").select("docid", metadata=pl.struct(*schema))
+    values = pl.concat(tables).unique("docid", keep="last").select("docid", metadata=pl.struct(cs.by_name(*schema)))
     return rows.join(values, on="docid", how="left", maintain_order="left")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -36,6 +37,7 @@ from hybrid_cli.storage import SCHEMAS, Kind, layout
 
 _BLOCK_ROWS = 1 << 16  # of texts, parsed at once
 _NO_COLUMNS = pa.schema([])
+_ISO_8601 = "iso:strict"  # with the `T` between date and time
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
 
@@ -121,10 +123,16 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of a schema with its types; null where the rows have no such column."""
     present = set(batch.schema.names)
     columns = [
-        batch.column(name).cast(kind, safe=False) if name in present else pa.nulls(len(batch), kind)
+        _cast(batch.column(name), kind) if name in present else pa.nulls(len(batch), kind)
         for name, kind in zip(schema.names, schema.types, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_temporal(column.type) and not pa.types.is_temporal(kind):
+        column = pl.Series(pl.from_arrow(column)).dt.to_string(_ISO_8601).to_arrow()
+    return column.cast(kind, safe=False)
 
 
 def check_fields(path: Path, fields: Iterable[str]) -> None:
@@ -208,9 +216,9 @@ def metadata_schema(path: Path) -> dict[str, pl.DataType]:
 
 
 def _metadata_type(kind: pl.DataType) -> pl.DataType:
-    if kind.is_temporal():
+    if kind.is_temporal() and kind != pl.Duration:
         return pl.String()
-    return pl.Float64() if kind.is_decimal() or str(kind) == "Float16" else kind.base_type()()
+    return pl.Float64() if kind.is_decimal() or str(kind) == "Float16" else kind
 
 
 def common_schema(corpora: Iterable[Path]) -> dict[str, pl.DataType]:
@@ -234,10 +242,11 @@ def metadata(path: Path, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Return docid and columns of a corpus with the given types, in its order; a column that it lacks is null."""
     present = metadata_schema(path)
     values = [
-        (pl.col(name) if name in present else pl.lit(None)).cast(kind).alias(name) for name, kind in columns.items()
+        (cs.by_name(name) if name in present else pl.lit(None)).cast(kind).alias(name) for name, kind in columns.items()
     ]
     with storage.reading(path):
-        return _scan(path).select(pl.col("docid").cast(pl.String), *values).collect()
+        rows = _scan(path).with_columns((cs.temporal() - cs.duration()).dt.to_string(_ISO_8601))
+        return rows.select(pl.col("docid").cast(pl.String), *values).collect()
 
 
 def values_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -580,7 +589,7 @@ class TextStore:
     def documents(self, docids: pl.Series) -> pl.DataFrame:
         """Return the texts of documents (see `texts`) and, where the corpora have it, their `metadata`: a struct."""
         frame = self._values(docids, {"title": pl.String(), "text": pl.String(), **self.schema})
-        columns = [pl.struct(*self.schema).alias("metadata")] if self.schema else []
+        columns = [pl.struct(cs.by_name(*self.schema)).alias("metadata")] if self.schema else []
         return frame.select("docid", "title", "text", *columns)
 
     def _values(self, docids: pl.Series, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

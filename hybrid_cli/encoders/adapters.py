@@ -222,6 +222,6 @@ def merge_adapters(model: nn.Module) -> bool:
 
 
 def _peft() -> ModuleType:
-    with require_packages():
+    with require_packages("peft"):
         import peft
     return peft

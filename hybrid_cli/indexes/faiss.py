@@ -114,11 +114,11 @@ def load_faiss() -> Any:
     """Import FAISS on first use and return the module.
 
     Raises:
-        HybridError: FAISS is not installed.
+        HybridError: FAISS is not installed, or broken.
     """
     if sys.platform == "darwin":  # the wheels of torch and FAISS each contain an OpenMP library
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
-    with require_packages():
+    with require_packages("faiss"):
         import faiss
     # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.

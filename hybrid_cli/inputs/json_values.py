@@ -45,7 +45,7 @@ def without_surrogates(value: Any) -> Any:
     """Replace lone surrogates, which JSON can escape (`\\ud800`) and UTF-8 cannot encode, by U+FFFD in all texts."""
     if isinstance(value, dict):
         return {without_surrogates(name): without_surrogates(inner) for name, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [without_surrogates(inner) for inner in value]
     if isinstance(value, str) and _SURROGATE.search(value):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

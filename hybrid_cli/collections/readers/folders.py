@@ -21,10 +21,13 @@ from hybrid_cli.collections.sentences import HEADING, heading
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.inputs.files import files_of_folder, read_bytes, read_text
+from hybrid_cli.inputs.json_values import without_surrogates
 
 MARKDOWN = (".md", ".markdown")
 TEXTS = (".txt", *MARKDOWN, ".rst", *HTML)
-_FRONT_MATTER = re.compile(r"---[ \t]*\n(?=[\w-]+[ \t]*:|\#)(.{0,65536}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
+_FRONT_MATTER = re.compile(
+    r"---[ \t]*\n(?=[\"']?[\w-]+[\"']?[ \t]*:|\#)(.{0,65536}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL
+)
 _FENCED = re.compile(r"^ {0,3}(```+|~~~+).*?(?:^ {0,3}\1|\Z)", re.DOTALL | re.MULTILINE)  # code in Markdown
 _LISTED = 5  # names in a warning
 _BLOCK = 1000  # files that a process reads at a time
@@ -138,4 +141,5 @@ def _after_front_matter(text: str) -> tuple[str, str]:
     except (yaml.YAMLError, ValueError, RecursionError):
         facts = {}
     title = facts.get("title") if isinstance(facts, dict) else ""
-    return title if isinstance(title, str) else "", text[front.end() :].strip()
+    title = " ".join(without_surrogates(title).split()) if isinstance(title, str) else ""
+    return "" if title in ("~", "null") else title, text[front.end() :].strip()

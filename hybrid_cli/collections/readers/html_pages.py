@@ -40,19 +40,27 @@ _BOILERPLATE = ["nav", "footer", "aside", "button", "select", "textarea", "menu"
 _KEPT = {*_CLOSED_BY, *_UNSEEN, *_BOILERPLATE, "br", "caption", "head", "html", "legend", "optgroup", "thead"}
 _TAG = re.compile(
     r"<(?P<slash>/?)(?P<name>[A-Za-z][A-Za-z0-9:-]*+)(?=[\s/>])"
-    r"(?:[^<>\"']++|\"[^\"<]*\"|'[^'<]*'|\"[^\"]{0,2000}\"|'[^']{0,2000}'){0,200}+>"
+    r"(?:[^<>\"']++|\"[^\"<]*\"|'[^'<]*'|\"[^\"]{0,2000}\"|'[^']{0,2000}'){0,1000}+>"
 )
-_OPENING = re.compile(r"<(?:(?P<comment>!--)|(?P<other>[!?])|/?[A-Za-z])")
+_OPENING = re.compile(r"<(?:(?P<comment>!--(?P<empty>-?>)?)|(?P<other>[!?])|/?[A-Za-z])")
 _MAY_HIDE = re.compile(r"hidden|none|<dialog", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"([^\s\"'<>/=]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s>]+))?")
 _INVISIBLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
-_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_COMMENT = re.compile(rb"<!(?=--).*?-->", re.DOTALL)
 _CHARSET = re.compile(rb"(?:<meta\s[^>]*charset|^<\?xml\s[^>]*encoding)\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _CHARSETS = re.compile(
     r"utf-?(?:8|16(?:[lb]e)?)|(?:us-)?ascii|latin-?[1-9]|iso[-_]?8859-\d{1,2}|windows-\d{3,4}|cp125\d|koi8-[ru]|"
-    r"shift[-_]?jis|sjis|euc-(?:jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|tis-620|(?:ibm|cp)866|macintosh",
+    r"shift[-_]?jis|sjis|euc-(?:jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5|tis-620|(?:ibm|cp)866|mac_roman",
     re.IGNORECASE,
 )
+_LABELS = {  # other labels of the encoding standard of the web, without `x-` -> a usual one
+    **dict.fromkeys(("iso-8859-8-i", "iso-8859-8-e", "logical", "visual"), "iso-8859-8"),
+    **dict.fromkeys(("windows-31j", "ms932", "ms_kanji", "csshiftjis"), "shift_jis"),
+    **dict.fromkeys(("ks_c_5601-1987", "ks_c_5601-1989", "ksc5601", "korean", "windows-949"), "euc-kr"),
+    **dict.fromkeys(("gb_2312-80", "gb_2312", "csgb2312", "chinese"), "gbk"),
+    **dict.fromkeys(("big5-hkscs", "cn-big5", "csbig5"), "big5"),
+    **dict.fromkeys(("macintosh", "mac", "mac-roman"), "mac_roman"),
+}
 _DECLARED_BY = 1024  # bytes at the beginning of a page that may declare its encoding
 _MEANT = {  # name of a codec -> what the web means by it
     **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
@@ -100,10 +108,11 @@ def decode_page(content: bytes) -> str:
         if content.startswith(mark):
             return content[len(mark) :].decode(encoding, "replace")
     match = _CHARSET.search(_COMMENT.sub(b"", content[:_DECLARED_BY]))
-    name = match[1].decode("ascii", "replace") if match else ""
+    name = match[1].decode("ascii", "replace").lower().removeprefix("x-") if match else ""
+    name = _LABELS.get(name, name)
     if _CHARSETS.fullmatch(name):
         with suppress(LookupError):
-            codec = codecs.lookup({"macintosh": "mac_roman"}.get(name.lower(), name)).name
+            codec = codecs.lookup(name).name
             return content.decode(_MEANT.get(codec, codec), "replace")
     try:
         return content.decode("utf-8")
@@ -127,7 +136,7 @@ def _well_formed(content: str) -> Iterator[str]:
     while match := _OPENING.search(content, position):
         start, name, slash, hides = match.start(), "", False, False
         if match["comment"]:
-            end = _end(content, "-->", match.end(), missing)
+            end = match.end() if match["empty"] else _end(content, "--!?>", match.end(), missing)
         elif (tag := _TAG.match(content, start)) is not None:
             end, name, slash = tag.end(), tag["name"].lower(), bool(tag["slash"])
             hides = not slash and name not in _VOID and _is_hidden(name, tag[0])
@@ -195,13 +204,13 @@ def _is_hidden(name: str, tag: str) -> bool:
 
 
 def _end(content: str, closing: str, position: int, missing: set[str]) -> int:
-    """Return the position after the next closing mark, in any case of letters; -1 if there is none.
+    """Return the position after the next closing mark, a pattern, in any case of letters; -1 if there is none.
 
     A mark that is missing once is not searched again, which would take quadratic time.
     """
     if closing in missing:
         return -1
-    match = re.compile(re.escape(closing), re.IGNORECASE).search(content, position)
+    match = re.compile(closing, re.IGNORECASE).search(content, position)
     if match is None:
         missing.add(closing)
         return -1

@@ -20,7 +20,7 @@ from hybrid_cli.inputs.files import fold_name
 from hybrid_cli.inputs.rows import InputFile, Number, Table, row_advice
 
 _LISTED_NAMES = 50
-_NAME = re.compile(r"(?=..{1,40}$)[^\W\d]+([\W_]+[^\W\d]+){0,3}[)]?")  # two letters to four words, no digit
+_NAME = re.compile(r"(?=..{1,40}$)[^\W\d]+(\W+[^\W\d]+){0,3}[)]?")  # two letters to four words, no digit
 _SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 
 
