@@ -226,9 +226,9 @@ def test_the_weight_is_shown_for_two_judged_runs(two_runs: Path, monkeypatch: py
 
 def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
     line = screens.status(999, 1000, ("a-run-with-a-long-name", WeightRange(0.75, 0.55, 0.85)))
-    assert line == "999 of 1000 queries judged; weight of a-run-with-a-lo… .75 (.55 to .85)"
-    assert screens.status(1, 20, ("b", WeightRange(0.5, 0.0, 1.0))).endswith("; weight of b .50 (any fits so far)")
-    assert screens.status(9, 20, ("b", WeightRange(0.5, 0.5, 0.5))).endswith("; weight of b .50")
+    assert line == "999 of 1000 queries judged; weight of a-run-with-a-lo… 75% (55% to 85%)"
+    assert screens.status(1, 20, ("b", WeightRange(0.5, 0.0, 1.0))).endswith("; weight of b 50% (any fits so far)")
+    assert screens.status(9, 20, ("b", WeightRange(0.5, 0.5, 0.5))).endswith("; weight of b 50%")
 
 
 @pytest.mark.parametrize(

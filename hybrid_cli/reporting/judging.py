@@ -30,7 +30,6 @@ from hybrid_cli.errors import path_error
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.evaluation.retrieved import Pool
 from hybrid_cli.reporting.snippets import cells, match_words
-from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.runs import Run
 from hybrid_cli.runs.groups import documents_of
@@ -387,9 +386,9 @@ def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> 
     name, range_of_weight = weight
     name = name if len(name) <= 16 else f"{name[:15]}…"
     low, high = range_of_weight.low, range_of_weight.high
-    span = f" ({figure(low, 2)} to {figure(high, 2)})" if low < high else ""
+    span = f" ({low:.0%} to {high:.0%})" if low < high else ""
     span = " (any fits so far)" if (low, high) == (0.0, 1.0) else span
-    return f"{text}; weight of {name} {figure(range_of_weight.chosen, 2)}{span}"
+    return f"{text}; weight of {name} {range_of_weight.chosen:.0%}{span}"
 
 
 def _head(view: View, width: int) -> list[Text]:
