@@ -98,6 +98,17 @@ def test_an_unexpected_argument_is_refused_with_the_option_that_it_may_belong_to
     assert (error.problem, error.fields.get("option")) == ("unexpected-argument", option)
 
 
+def test_a_word_of_an_unquoted_query_is_not_only_a_missing_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "tiny.jsonl", {"id": "d", "text": "two words"})
+    ran("prepare", "files", "tiny.jsonl", "--output", "data")
+    ran("index-bm25", "data", "--no-lucene", "--output", "bm25")
+    error = hybrid("search", "--index", "bm25", "--query", "two", "words")
+    assert error.is_problem("no-such-file", path="words", option="query")
+
+
 @pytest.mark.parametrize(
     ("line", "proposed"),
     [

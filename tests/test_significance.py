@@ -374,6 +374,15 @@ def values(mean: float, queries: int = 50, seed: int = 0) -> np.ndarray:
     return np.clip(np.random.default_rng(seed).normal(mean, 0.1, queries), 0, 1)
 
 
+def test_values_without_a_bound_decide_nothing_and_rounding_errors_are_no_values_beyond_it() -> None:
+    wide = Verdict.of("X", ("a", np.zeros(9)), ("b", np.full(9, 3.0)), every_look=True)
+    assert (wide.outcome, wide.interval, wide.more) == ("undecided", (-3.0, 3.0), None)
+    assert json.loads(json.dumps(wide.content(), allow_nan=False))["interval"] == [-3.0, 3.0]
+    assert Evidence.of(np.full(60, 1 + 1e-15)).outcome == "better"
+    low, high = interval(np.array([3.0, 4.0, 5.0])) or (0.0, 0.0)
+    assert low < 4 < high
+
+
 @pytest.mark.parametrize(("mean", "outcome"), [(0.7, "better"), (0.3, "worse"), (0.5, "undecided")])
 def test_the_outcome_is_that_of_a_paired_t_test(mean: float, outcome: str) -> None:
     before, after = values(0.5), values(mean, seed=1)

@@ -142,6 +142,21 @@ def _unexpected(word: str, words: Sequence[str], kind: type[Settings]) -> InputE
     return InputError(problem, code="unexpected-argument", argument=word, option=named.get(option, option) or None)
 
 
+@contextmanager
+def _hint_of_words(kind: type[Settings]) -> Iterator[None]:
+    """Add to the error about a path that it may be a word of a text before it: `--query two words`."""
+    try:
+        yield
+    except InputError as error:
+        words, path = sys.argv, str(error.fields.get("path"))
+        before = words[words.index(path) - 2] if path in words[2:] else ""
+        named = {spelled: name for name in kind.declared() for spelled in _spelled(kind, name)}
+        if error.code != "no-such-file" or bare_type(kind.types().get(named.get(before, ""))) is not str:
+            raise
+        problem = f"{error}; {before} takes one value: quote a text"
+        raise InputError(problem, code=error.code, **error.fields, option=named[before]) from None
+
+
 def without_types(parameters: Iterable[Any]) -> list[Any]:
     """Remove the types that Typer shows for flags and arguments, and its conversion of values."""
     shown = list(parameters)
@@ -189,7 +204,7 @@ def add_command(app: typer.Typer, kind: type[Settings], run: Callable[[Settings]
                 console.detail(line)
             if shared["dry_run"] and getattr(settings, "output", None) is None:
                 raise option_error("dry_run", None, "needs --output", code="missing-option")
-            with artifacts.dry_run(shared["dry_run"]):
+            with artifacts.dry_run(shared["dry_run"]), _hint_of_words(kind):
                 code = run(settings)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
             size = console.size(peak * (1 if sys.platform == "darwin" else 1024))

@@ -327,7 +327,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
         """Refuse a call without documents, and one with all documents and with changes."""
         super().check()
         kinds = (bool(self.documents), self.add is not None or self.remove is not None, self.rollback, self.ids)
-        if sum(kinds) != 1 or (self.ids and self.prune):
+        if sum(kinds) != 1 or ((self.ids or self.rollback) and (self.prune or self.allow_shrink)):
             reason = "name all documents in their present state, or the changes by --add and --remove; "
             reason += "or pass --list or --rollback alone"
             raise option_error("documents", None, reason, code="missing-option")

@@ -212,7 +212,8 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         split: Split of the collection: train, dev, test, ...
         queries: Query file, or query vectors written by `encode`. With `--tune`, it replaces the queries of COLLECTION.
         query: Query text; prints its hits. Several indexes are fused by min-max, or as `--weights @FILE` states.
-        interactive: Read queries from standard input, one per line, and print the hits of each; `exit` ends.
+        interactive: Read queries from standard input, one per line, and print the hits of each; on a terminal, `exit`
+            ends.
         form: Format of printed hits; `json`: one object per query, on one line.
         hits: Hits per query.
         filter: Return only documents for which a condition over their metadata (`prepare --metadata`) is true, in the

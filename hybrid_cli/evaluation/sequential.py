@@ -19,6 +19,7 @@ Values = npt.NDArray[np.floating]
 _ERROR = 0.05  # of false decisions, at all looks together
 _CAPITAL = math.log(2 / _ERROR)  # logarithm of the capital that decides
 _BETS = np.geomspace(0.03, 0.9, 10)  # shares of the largest safe bet
+_ROUNDING = 1e-9  # of a difference of values
 _MOST_QUERIES = 100_000  # a decision beyond them is unknown
 _STEPS = 24  # of the search for an end of an interval: to 1e-7
 
@@ -31,7 +32,8 @@ class Evidence:
         queries: number of judged queries.
         difference: mean difference.
         probability: that the true mean difference is above 0, by Student's t with a flat prior; None if unknown.
-        low, high: ends of the interval of the true mean difference; it holds at all looks together with 95%.
+        low, high: ends of the interval of the true mean difference; it holds at all looks together with 95%. Values
+            beyond -1 and 1 have no bound to bet on: nothing is decided.
         more: judged queries until a decision, if the differences stay as they are; None if it is made, or unknown.
     """
 
@@ -44,12 +46,11 @@ class Evidence:
 
     @classmethod
     def of(cls, differences: Values) -> Evidence:
-        """Return the evidence in differences [queries] in the order of judging, which must not depend on the outcome.
-
-        Without a bound, of values beyond -1 and 1, nothing is decided.
-        """
-        if len(differences) and np.abs(differences).max() > 1:
-            return cls(len(differences), float(differences.mean()), None, -math.inf, math.inf, None)
+        """Return the evidence in differences [queries], whose order of judging does not depend on the outcome."""
+        bound = float(np.abs(differences).max(initial=0))
+        if bound > 1 + _ROUNDING:
+            return cls(len(differences), float(differences.mean()), _probability(differences), -bound, bound, None)
+        differences = np.clip(differences, -1, 1)
         low, high = _bound(differences), -_bound(-differences)
         return cls(
             len(differences),

@@ -303,11 +303,12 @@ def select(table: Trials, folds: int, seed: int, dense: int | None = None) -> Se
 
 
 def interval(differences: Values) -> tuple[float, float] | None:
-    """Return the 95% interval of a mean by Student's t, cut to -1 and 1; None for fewer than two differences."""
+    """Return the 95% interval of a mean by Student's t, cut to possible means; None for fewer than two differences."""
     if len(differences) < 2:
         return None
     from scipy.special import stdtrit  # takes longer to import than a fusion of small runs
 
     mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(len(differences))
     half = float(stdtrit(len(differences) - 1, (1 + CONFIDENCE) / 2)) * error
-    return max(-1.0, mean - half), min(1.0, mean + half)
+    bound = max(1.0, float(np.abs(differences).max()))
+    return max(-bound, mean - half), min(bound, mean + half)

@@ -88,7 +88,7 @@ class Summary:
         measure = _MAIN_MEASURE if _MAIN_MEASURE in names else names[0]
         wide = self.values.filter(measure=measure).pivot(on="run", index="qid", values="value")
         best = max(others, key=lambda run: self.means[run, measure])
-        against = max(set(self.baselines) - {best}, key=lambda run: self.means[run, measure])
+        against = max((run for run in self.baselines if run != best), key=lambda run: self.means[run, measure])
         return Verdict.of(measure, (against, wide[against].to_numpy()), (best, wide[best].to_numpy()))
 
     def result(self) -> Result:

@@ -41,7 +41,7 @@ def show_hits(result: Any, settings: Search) -> None:
 def _show_json(query: str, hits: Sequence[Mapping[str, Any]], least: float | None) -> None:
     def plain(hit: Mapping[str, Any]) -> dict[str, Any]:
         shown = {name: value for name, value in hit.items() if not name.endswith(("_rank", "_score"))}
-        shown |= {"metadata": values_of(shown["metadata"])} if "metadata" in shown else {}
+        shown |= {"metadata": values_of(shown["metadata"] or {})} if "metadata" in shown else {}
         sides = {part: {name: hit[f"{name}_{part}"] for name in _sides(hit)} for part in ("rank", "score")}
         return shown | ({"ranks": sides["rank"], "scores": sides["score"]} if sides["rank"] else {})
 

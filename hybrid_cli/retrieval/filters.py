@@ -178,10 +178,12 @@ def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
     except duckdb.InterruptException:
         problem = f"--filter {text}: takes longer than {SECONDS:g} seconds"
         raise InputError(problem, code="filter-too-slow", option="filter", value=text) from None
-    except duckdb.Error:
+    except duckdb.Error as error:
         columns = _in_words({name: kind for name, kind in frame.schema.items() if name != "docid"})
-        kinds = f"the kinds of values differ{columns and f' (columns: {columns})'}"
-        problem = f"--filter {text}: {kinds}; a text needs single quotes, a number none"
+        reason = f"the kinds of values differ{columns and f' (columns: {columns})'}"
+        reason += "; a text needs single quotes, a number none"
+        kinds = isinstance(error, (duckdb.BinderException, duckdb.ConversionException))
+        problem = f"--filter {text}: {reason if kinds else _first_line(error)}"
         raise InputError(problem, code="other-type", option="filter", value=text) from None
     finally:
         ended.set()

@@ -57,7 +57,7 @@ def checked_query(text: Any) -> str:
     Raises:
         InputError: no text, a blank one, or one that is too long.
     """
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not query_text(text).strip():
         raise InputError("query: needs a text", code="no-query", option="query")
     if len(text) > QUERY_CHARACTERS:
         problem = f"query: has {len(text):,} characters; at most {QUERY_CHARACTERS:,} are searched"

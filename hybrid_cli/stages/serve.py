@@ -73,7 +73,7 @@ def _serve(settings: Serve) -> None:
 
 
 def _connection() -> type[asyncio.Protocol]:
-    """Return the class of a connection: h11 bounds its headers; of too many without a whole request, one is closed."""
+    """Return the class of a connection: h11 bounds its headers; of many without a request, the oldest are closed."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Connection(H11Protocol):
@@ -81,11 +81,10 @@ def _connection() -> type[asyncio.Protocol]:
             super().connection_made(transport)
             self.begun = time.monotonic()
             others = [each for each in self.connections if isinstance(each, Connection)]
-            waiting = [
-                each for each in others if not each.cycle or each.cycle.response_complete or each.cycle.more_body
-            ]
-            if len(waiting) > _MOST_WAITING:
-                min(waiting, key=lambda each: each.begun).transport.close()
+            open_ = [each for each in others if not each.transport.is_closing()]
+            waiting = [each for each in open_ if not each.cycle or each.cycle.response_complete or each.cycle.more_body]
+            for oldest in sorted(waiting, key=lambda each: each.begun)[:-_MOST_WAITING]:
+                oldest.transport.close()
 
     return Connection
 

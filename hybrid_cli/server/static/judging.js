@@ -422,8 +422,7 @@ export function mount(root, { api, info, params, navigate, announce, title }) {
     const more = state.verdict?.more ?? null;
     const goal = state.decided ? state.judged_by_all : more === null ? null : state.judged_by_all + more;
     const most = Math.max(goal ?? FIRST_GOAL, state.judged_by_all, 1);
-    const rest = state.decided ? null : goal === null ? `${FIRST_GOAL} are a good start.`
-      : `About ${goal - state.judged_by_all} more would decide.`;
+    const rest = state.decided || goal !== null ? null : `${FIRST_GOAL} are a good start.`; // the verdict has the number
     const small = [count(answers, "grade"), skipped && `${skipped} skipped`, later && `${later} for later`,
       state.judged_by_all !== judged && `${count(judged, "query", "queries")} by you`].filter(Boolean).join(" · ");
     progress.replaceChildren(

@@ -267,7 +267,7 @@ class ChatJudge(Judge):
             parts = urlsplit(self.url)
         except ValueError:
             parts = urlsplit("")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or not self.url.isascii():
             raise option_error("llm", self.url, "is no URL of a server: http://HOST:PORT/v1", code="not-a-url")
         path = parts.path.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self._endpoint = parts._replace(path=path, fragment="").geturl()
