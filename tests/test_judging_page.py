@@ -197,7 +197,7 @@ def test_a_bad_answer_is_not_stored(server: Served, shared: Path, changes: dict[
 def test_bodies_that_are_no_answers_are_refused(server: Served, shared: Path) -> None:
     state(server, "bad")
     assert {post(server, body).status for body in (b"[1]", b"{", b"null", b"\xff")} == {400}
-    assert post(server, {"rater": "bad", "text": "x" * 4001}, "/api/judging/queries").code == "no-query"
+    assert post(server, {"rater": "bad", "text": "x" * 4001}, "/api/judging/queries").code == "query-too-long"
     assert post(server, {"rater": "bad", "output": "/tmp/x"}, "/api/judging/tuned").code == "json-unknown-field"
     assert server.ask("POST", "/api/judging/tuned", {"rater": "bad"}).status == 401
 
@@ -433,7 +433,7 @@ def test_it_fits_and_is_accessible(server: Served, browser: Any, width: int, sch
         each.bounding_box()["height"] >= 24 for each in desk.page.locator(".answers button:visible").all()
     )
     assert box is not None
-    for action in ("Skip", "Keys"):
+    for action in ("Skip", "Keys") if width > 500 else ("Skip",):  # a phone has no keys
         desk.page.click(f".answers >> text={action}")
         desk.page.wait_for_selector("dialog[open]")
         faults.append(Axe().run(desk.page))
