@@ -22,7 +22,6 @@ from hybrid_cli.evaluation.retrieved import pools
 from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, prior_values, query_values, weight_range
 from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
-from hybrid_cli.reporting.tables import figure
 from hybrid_cli.storage import Kind
 
 RUNS = [f"{FIRST}.trec", f"{SECOND}.trec"]
@@ -218,7 +217,7 @@ def test_the_weight_is_shown_for_two_judged_runs(two_runs: Path, monkeypatch: py
     (weight,) = (notice.fields["weight"] for notice in done.notices.heard if notice.code == "judged")
     name, span = cast(tuple[str, WeightRange], weight)
     assert name == SECOND
-    assert f"{SECOND} {figure(span.chosen, 2)}" in done.err
+    assert f"{SECOND} {span.chosen:.0%}" in done.err
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
     done = hybrid("judge", "tiny", "--split", "test", RUNS[0], "--output", "one.tsv", "--stop-after", 2)
     assert done.says("judged", weight=None)

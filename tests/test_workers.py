@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,11 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def children(process: int) -> set[int]:
-    found = (path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children"))
-    return {int(number) for each in found for number in each.split()}
+    found: set[int] = set()
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # a thread that has ended
+            found |= {int(number) for number in path.read_text().split()}
+    return found
 
 
 def start(fail: str, device: str) -> Any:

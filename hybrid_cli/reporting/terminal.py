@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
-from hybrid_cli.collections.collection import values_of
 from hybrid_cli.commands import Doctor, Presets, Search
 from hybrid_cli.errors import HybridError
 from hybrid_cli.presets import experiments
@@ -39,6 +38,8 @@ def show_hits(result: Any, settings: Search) -> None:
 
 
 def _show_json(query: str, hits: Sequence[Mapping[str, Any]], least: float | None) -> None:
+    from hybrid_cli.collections.collection import values_of  # imports polars, which `doctor` does without
+
     def plain(hit: Mapping[str, Any]) -> dict[str, Any]:
         shown = {name: value for name, value in hit.items() if not name.endswith(("_rank", "_score"))}
         shown |= {"metadata": values_of(shown["metadata"] or {})} if "metadata" in shown else {}
