@@ -64,6 +64,11 @@ def test_help_shows_examples_before_options_and_required_options_first() -> None
     assert places == sorted(places)
 
 
+def test_help_of_a_command_can_be_asked_behind_a_plugin() -> None:
+    plugin = Path(__file__).parent.parent / "examples" / "engines" / "vespa.py"
+    assert hybrid("--plugin", plugin, "help", "gate").out == hybrid("gate", "--help").out
+
+
 @pytest.mark.parametrize(("words", "meant"), [(["help", "search"], ["search", "--help"]), (["help"], ["--help"])])
 def test_help_of_a_command_can_be_asked_in_two_ways(words: list[str], meant: list[str]) -> None:
     assert hybrid(*words) == hybrid(*meant)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import cast
 
@@ -217,7 +218,7 @@ def test_the_weight_is_shown_for_two_judged_runs(two_runs: Path, monkeypatch: py
     (weight,) = (notice.fields["weight"] for notice in done.notices.heard if notice.code == "judged")
     name, span = cast(tuple[str, WeightRange], weight)
     assert name == SECOND
-    assert f"{SECOND} {span.chosen:.0%}" in done.err
+    assert f"{span.chosen:.0%}" in done.err
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
     done = hybrid("judge", "tiny", "--split", "test", RUNS[0], "--output", "one.tsv", "--stop-after", 2)
     assert done.says("judged", weight=None)
@@ -225,9 +226,11 @@ def test_the_weight_is_shown_for_two_judged_runs(two_runs: Path, monkeypatch: py
 
 def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
     line = screens.status(999, 1000, ("a-run-with-a-long-name", WeightRange(0.75, 0.55, 0.85)))
-    assert line == "999 of 1000 queries judged; weight of a-run-with-a-lo… 75% (55% to 85%)"
-    assert screens.status(1, 20, ("b", WeightRange(0.5, 0.0, 1.0))).endswith("; weight of b 50% (any fits so far)")
-    assert screens.status(9, 20, ("b", WeightRange(0.5, 0.5, 0.5))).endswith("; weight of b 50%")
+    assert len(line) <= 80
+    assert re.findall(r"[\d%]+", line) == ["999", "1000", "75%", "55%", "85%"]
+    for low, high in ((0.0, 1.0), (0.5, 0.5)):  # any weight fits, or one
+        line = screens.status(1, 20, ("b", WeightRange(0.5, low, high)))
+        assert re.findall(r"[\d%]+", line) == ["1", "20", "50%"]
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,8 @@ def recorded_corpora(manifest: Manifest) -> dict[str, Recorded]:
 def lost_corpora(corpora: Iterable[Recorded]) -> dict[Path, str]:
     """Return path -> what happened, for the recorded corpora that are missing or have changed."""
     return {
-        corpus.path: f"{corpus.path} {'has changed since' if corpus.path.exists() else 'is missing'}"
+        corpus.path: f"{corpus.path} "
+        + ("has changed since the index was built" if corpus.path.exists() else "is missing")
         for corpus in corpora
         if not corpus.is_unchanged
     }

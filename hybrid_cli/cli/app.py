@@ -103,9 +103,12 @@ class _Group(TyperGroup):
 class _Program(_Group):
     """All commands, in the order of a pipeline."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; `help COMMAND` is `COMMAND --help`."""
-        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command to run; `help COMMAND` is `COMMAND --help`."""
+        if args == ["help"]:
+            typer.echo(ctx.get_help())
+            raise typer.Exit
+        return super().resolve_command(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def own(self) -> dict[str, type[Settings]]:
         """Return name -> settings class of the commands outside of a group."""
