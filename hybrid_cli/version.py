@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from packaging.version import Version
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 
 def parse_version(version: object) -> Version | None:

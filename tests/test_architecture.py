@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_682,
+    "code lines": 40_688,
     "files": 273,
     "commands": 38,
     "names of options": 240,
     "conditions": 158,
     "layers": 12,
-    "test lines": 40_469,
+    "test lines": 40_522,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

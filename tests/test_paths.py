@@ -265,8 +265,9 @@ def test_a_default_by_another_option_is_that_of_the_recorded_one() -> None:
 def test_a_lexical_index_of_an_earlier_form_is_refused_with_its_command(here: Path, words: tuple[str, ...]) -> None:
     """Its kind has a format of its own: other artifacts of that version are read."""
     Path("ids.txt").write_text("007\n")
-    change_manifest(made("bm25"), format=storage.FORMAT)
-    refused(*words, problem="older-format", path=Path("bm25"), command="hybrid index-bm25 --overwrite")
+    change_manifest(made("bm25"), format=storage.FORMAT, versions={"hybrid": "0.2.0"})
+    command = "hybrid index-bm25 --overwrite"
+    refused(*words, problem="older-format", path=Path("bm25"), command=command, version="0.2.0")
     refused(*STAGES["bm25"], "--output", "bm25", problem="older-format")
     ran(*STAGES["bm25"], "--output", "bm25", "--overwrite")
     assert artifacts.read_manifest("dense").format == storage.FORMAT

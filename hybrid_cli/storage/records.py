@@ -224,29 +224,38 @@ def _unchanged(stored: Any, content: str, path: Path) -> Any:
 
 def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) -> AnyRecord:
     facts = values if isinstance(values, dict) else {}
-    written, kind = facts.get("format"), facts.get("kind")
+    written, kind, version = facts.get("format"), facts.get("kind"), _version_of(facts)
     newest = newest_format(kind) if kind in list(Kind) else sys.maxsize
     if isinstance(written, int) and written > newest:  # its other fields may be unknown here
-        problem = f"has format {written}, this hybrid reads up to {newest}; update hybrid"
-        raise path_error(path, problem, code="newer-format")
+        problem = (
+            f"has format {written} of hybrid {version}; this hybrid {__version__} reads up to {newest}; update hybrid"
+        )
+        raise path_error(path, problem, code="newer-format", version=version)
     stored = facts.pop("checksum", _IN_FOOTER)
     try:
         parsed = _typed(record, values)
     except InputError as error:
-        raise _damaged(path, error, facts.get("versions")) from None
+        raise _damaged(path, error, facts) from None
     if stored not in (_IN_FOOTER, hash_json(values)):
         problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
         raise DamageError(problem, code="damaged-manifest", path=path)
     if parsed.format < newest and not any_format:
         command = f"hybrid {parsed.stage} --overwrite"
-        problem = f"{parsed.kind} of an older version (format {parsed.format}); run `{command}`"
-        raise path_error(path, problem, code="older-format", format=parsed.format, command=command)
+        problem = f"{parsed.kind} of hybrid {version} (format {parsed.format}, now {newest}); run `{command}`"
+        facts = {"format": parsed.format, "version": version, "command": command}
+        raise path_error(path, problem, code="older-format", **facts)
     return parsed
 
 
-def _damaged(path: Path, error: InputError, versions: Any = None) -> InputError:
+def _version_of(facts: Mapping[str, Any]) -> str:
+    """Return the version of hybrid that wrote a record; empty if it is unknown."""
+    versions = facts.get("versions")
+    return str(versions.get("hybrid", "")) if isinstance(versions, dict) else ""
+
+
+def _damaged(path: Path, error: InputError, facts: Mapping[str, Any] | None = None) -> InputError:
     """Return the error about a record; one of a later hybrid is not damaged: its kinds and fields may be unknown."""
-    version = versions.get("hybrid") if isinstance(versions, dict) else None
+    version = _version_of(facts or {})
     if is_later(version):
         problem = f"was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid"
         return path_error(path, problem, code="newer-version", version=version)
