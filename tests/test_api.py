@@ -109,7 +109,7 @@ def test_the_package_imports_the_interface_only_when_it_is_used() -> None:
     )
     subprocess.run([sys.executable, "-c", "; ".join(steps)], check=True)
     with pytest.raises(AttributeError, match="open_nothing"):
-        _ = hybrid_cli.open_nothing
+        _ = hybrid_cli.open_nothing  # type: ignore[attr-defined]
 
 
 LEXICAL = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"a": 1.5}}

@@ -49,17 +49,17 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
     {"cluster", "runs"},
     {"console", "settings", "storage"},
     {"inputs", "interrupts", "memory", "plugins"},
-    {"draws", "errors", "passages", "presets", "threads", "version", "words"},
+    {"draws", "errors", "lazy", "passages", "presets", "threads", "version", "words"},
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_688,
-    "files": 273,
+    "code lines": 40_754,
+    "files": 275,
     "commands": 38,
     "names of options": 240,
     "conditions": 158,
     "layers": 12,
-    "test lines": 40_522,
+    "test lines": 40_554,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

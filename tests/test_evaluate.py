@@ -16,7 +16,6 @@ from tiny_collection import write_lines
 from hybrid_cli import artifacts
 from hybrid_cli.commands import PrepareBeir, PrepareFiles
 from hybrid_cli.reporting.studies import drops_of, systems_and_attacks
-from hybrid_cli.reporting.tables import Result
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -280,7 +279,6 @@ ATTACKED |= {"both@word-order-swap": 36, "both@char-swap": 34}
 
 def robustness(inputs: list[Path], **options: Any) -> dict[str, Any]:
     found = evaluate_stage(inputs, study="robustness", **options)
-    assert isinstance(found, Result)
     return {**found.content, "systems": {row["system"]: row["measures"] for row in found.content["systems"]}}
 
 
@@ -371,7 +369,6 @@ def seeds(tmp_path: Path) -> list[str]:
 
 def test_parts_collections_and_queries_are_averaged(seeds: list[str]) -> None:
     found = evaluate_stage(seeds, study="aggregate")
-    assert isinstance(found, Result)
     means = {(row["collection"], row["run"]): row["mean"] for row in found.content["means"]}
     assert means["a", "bm25"] == 0.5
     assert means["c", "bm25"] == pytest.approx((0.2 + 0.4) / 2)

@@ -1,13 +1,18 @@
 """The package as it is released: its version, files and metadata, and the promises of docs/stability.md."""
 
 import re
+import subprocess
+import sys
+import sysconfig
+import venv
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from test_architecture import DOCS, REPOSITORY, rows_below
 
 import hybrid_cli
-from hybrid_cli import __version__, storage
+from hybrid_cli import __version__, commands, storage
 from hybrid_cli.cli.removed import REMOVED
 from hybrid_cli.evaluation import gate
 from hybrid_cli.storage.records import newest_format
@@ -34,6 +39,52 @@ def test_promised_python_names_exist() -> None:
     assert not [
         (module, name) for module, found in modules.items() for name in rows[module] if not hasattr(found, name)
     ]
+
+
+@pytest.mark.parametrize("package", ["", ".evaluation", ".fusion", ".retrieval", ".training"])
+def test_a_package_lists_its_public_names_alone(package: str) -> None:
+    module = import_module(f"hybrid_cli{package}")
+    assert dir(module) == sorted(module.__all__)
+    assert all(getattr(module, name) is not None for name in dir(module))
+    with pytest.raises(AttributeError) as caught:
+        _ = module.evaluates
+    assert (caught.value.name, caught.value.obj) == ("evaluates", module)  # of which Python suggests a name
+
+
+def test_the_settings_of_all_commands_are_exported() -> None:
+    assert not {kind.__name__ for kind in commands.COMMANDS} - {*commands.__all__}
+    assert all(hasattr(commands, name) for name in commands.__all__)
+
+
+MISTAKES = """
+import hybrid_cli
+from hybrid_cli import BM25, fuse
+from hybrid_cli.commands import Fuse
+
+hybrid_cli.open_indx
+BM25(k1="a")
+Fuse([1], output="b")
+fuse({"a": "x.trec", "b": "y.trec"}, method=3)
+"""
+
+
+@pytest.mark.heavy
+def test_a_type_checker_knows_the_installed_package(tmp_path: Path) -> None:
+    """An editable install is a path, as in pyproject.toml; a wheel has the same files."""
+    venv.create(tmp_path / "env")
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (packages / "hybrid.pth").write_text(f"{REPOSITORY}\n{sysconfig.get_path('purelib')}\n")
+    for name in ("README.md", "docs/python.md"):
+        blocks = re.findall(r"^```python\n(.*?)^```", (REPOSITORY / name).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+        assert blocks
+        (tmp_path / f"{Path(name).stem.lower()}_page.py").write_text("\n".join(blocks))
+    (tmp_path / "mistakes.py").write_text(MISTAKES)
+    python = tmp_path / "env" / "bin" / "python"
+    files = [path.name for path in sorted(tmp_path.glob("*.py"))]
+    words = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), *files]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert [line.partition(": error:")[0] for line in errors] == [f"mistakes.py:{number}" for number in range(6, 10)]
 
 
 def test_the_formats_of_the_page_are_those_of_the_code() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli import plugins
@@ -14,6 +13,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import options
 from hybrid_cli.settings import MayWrite, Overwrites, ReadsFiles, Seeded, Settings, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, options_by, redeclare, scope, when
+from hybrid_cli.settings.paths import OptionalPath, OptionalPaths, PathField
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
 Study = Literal["robustness", "over-seeds", "aggregate", "agreement", "answerable"]
@@ -54,7 +54,7 @@ class Comparison(Seeded):
     scopes = scope(when(measured=ACC), "answer_match") + scope(when(compared=SEVERAL_RUNS), "test", "correction")
 
     split: str | None = option(None)
-    qrels: Path | None = option(None)
+    qrels: OptionalPath = option(None)
     measure: Sequence[str] = _measure_option(options.MEASURES, "--measure", "-m", parse=MEASURE)
     relevance_level: int = _measure_option(options.LEVEL, "--relevance-level", "-l", minimum=1)
     remove_query: bool | None = _measure_option(
@@ -63,10 +63,10 @@ class Comparison(Seeded):
         shown="remove them if the queries of the collection are documents of its corpus",
         recorded=False,
     )
-    residual_qrels: Path | None = _measure_option(None)
+    residual_qrels: OptionalPath = _measure_option(None)
     answer_match: options.AnswerMatch = _measure_option(options.ANSWER_MATCH)
-    queries: Path | None = _measure_option(None)
-    corpus: Path | None = _measure_option(None)
+    queries: OptionalPath = _measure_option(None)
+    corpus: OptionalPath = _measure_option(None)
     baseline: Sequence[str] = option((), panel=TESTS, shown="the runs of --complement, or the first run")
     test: options.SignificanceTest = option(options.Significance.test, panel=TESTS)
     correction: options.Correction = option(options.Significance.correction, panel=TESTS)
@@ -163,7 +163,7 @@ class Evaluate(MayWrite, Comparison):
     condensed: bool = _measure_option(False)
     overlap_with: str | None = option(None, panel=COMPLEMENT, recorded=False)
     study: Study | None = option(None, panel=STUDIES, choices=_STUDIES, recorded=False)
-    machine: Path | None = option(None, panel=STUDIES)
+    machine: OptionalPath = option(None, panel=STUDIES)
     roc_against: str | None = option(None, panel=STUDIES)
     form: Format = option("table", "--format", recorded=False)
 
@@ -209,23 +209,23 @@ class Gate(ReadsFiles):
         "hybrid gate out/run.parquet --measure nDCG@10,R@100 --baseline quality.json --format json",
     )
 
-    system: Path = argument(REQUIRED)
-    collection: Path | None = argument(None)
+    system: PathField = argument(REQUIRED)
+    collection: OptionalPath = argument(None)
     _: KW_ONLY
     scopes = scope(when(write=False), "max_drop")
 
-    baseline: Path = option(REQUIRED)
+    baseline: PathField = option(REQUIRED)
     write: bool = option(False)
     split: str | None = redeclare(Comparison, "split")
-    qrels: Path | None = option(None, excluded=when(collection=GIVEN))
-    queries: Path | None = redeclare(Comparison, "queries")
-    corpus: Path | None = redeclare(Comparison, "corpus")
+    qrels: OptionalPath = option(None, excluded=when(collection=GIVEN))
+    queries: OptionalPath = redeclare(Comparison, "queries")
+    corpus: OptionalPath = redeclare(Comparison, "corpus")
     measure: Sequence[str] = _measure_option(
         (), "--measure", "-m", parse=MEASURE, shown="those of the baseline, or nDCG@10"
     )
     max_drop: float = option(0.01, minimum=0, maximum=1, panel=TESTS)
     form: Literal["text", "json"] = option("text", "--format")
-    summary: Path | None = option(None)
+    summary: OptionalPath = option(None)
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class Report(Writes, Comparison):
     model: Sequence[NameOrPath] = option((), metavar="FOLDER")
     index: Sequence[str] = option((), metavar="RUN=FOLDER", recorded=False)
     reranked: Sequence[NameOrPath] = option((), metavar="FOLDER")
-    png: Path | None = option(None)
+    png: OptionalPath = option(None)
 
 
 @dataclass(frozen=True)
@@ -311,8 +311,8 @@ class Inspect(MayWrite):
 
     verify: bool = option(False)
     engine: str | None = option(None, metavar="NAME:ADDRESS")
-    collection: Path | None = option(None, shown="that of the indexes")
-    memory_table: Path | None = option(None, metavar="COLLECTION")
+    collection: OptionalPath = option(None, shown="that of the indexes")
+    memory_table: OptionalPath = option(None, metavar="COLLECTION")
     split: str | None = option(None)
     form: Literal["text", "json"] = option("text", "--format", recorded=False)
 
@@ -365,7 +365,7 @@ class Export(Writes):
         "hybrid export out/clear --format hub --license apache-2.0 --output out/clear-hub",
     )
 
-    path: Path = argument(REQUIRED)
+    path: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope((when(form="dpr"), when(target=ENGINE)), "collection", "split")
@@ -377,14 +377,14 @@ class Export(Writes):
     )
 
     form: str = option(REQUIRED, "--format", choices=_formats)
-    collection: Path | None = option(None, shown="for an index, its corpus")
+    collection: OptionalPath = option(None, shown="for an index, its corpus")
     split: str | None = option(None)
-    qrels: Path | None = option(None, shown="those of the split")
-    dense: Path | None = option(None)
+    qrels: OptionalPath = option(None, shown="those of the split")
+    dense: OptionalPath = option(None)
     model: str | None = option(None, recorded=False)
     hits: int | None = option(None, "--hits", "-k", minimum=1, shown="all")
     license: str | None = option(None)
-    measurements: Path | None = option(None)
+    measurements: OptionalPath = option(None)
 
     def values(self) -> dict[str, Any]:
         """Return every field by name, and whether the format is that of a search engine."""
@@ -471,7 +471,7 @@ class Judge(ReadsFiles, Seeded):
         "hybrid judge data/mine --split dev out/bm25.parquet --stop-after 50 --order random --output judgments.tsv",
     )
 
-    collection: Path = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
     runs: Sequence[NameOrPath] = argument(())
     _: KW_ONLY
     scopes = scope(when(compared=TWO_RUNS), "measure")
@@ -485,22 +485,22 @@ class Judge(ReadsFiles, Seeded):
         },
     )
 
-    queries: Path | None = option(None)
-    output: Path = option(REQUIRED, "--output", "-o")
+    queries: OptionalPath = option(None)
+    output: PathField = option(REQUIRED, "--output", "-o")
     split: str | None = option(None)
     stop_after: int = option(20, minimum=1)
     depth: int = option(5, minimum=1)
     order: Literal["disagreement", "random"] = option("disagreement")
-    adjudicate: Sequence[Path] | None = option(None, metavar="FILE,...", recorded=False)
+    adjudicate: OptionalPaths = option(None, metavar="FILE,...", recorded=False)
     rater: str | None = option(None, parse=_rater)
     llm: str | None = _machine_option(None, metavar="URL", excluded=(when(reranker=GIVEN), when(program=GIVEN)))
     model: str | None = _machine_option(None, needed=when(llm=GIVEN))
-    guidelines: Path | None = _machine_option(None)
+    guidelines: OptionalPath = _machine_option(None)
     timeout: float = _machine_option(TIMEOUT, above=0)
     concurrency: int = _machine_option(4, minimum=1, maximum=256)
     max_calls: int | None = _machine_option(None, minimum=1)
     reranker: str | None = _machine_option(None, excluded=when(program=GIVEN))
-    qrels: Path | None = _machine_option(None, needed=when(reranker=GIVEN))
+    qrels: OptionalPath = _machine_option(None, needed=when(reranker=GIVEN))
     program: str | None = _machine_option(None, "--command", metavar="COMMAND")
     measure: str = option("nDCG@10", parse=MEASURE)
     seed: int = inherited()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, OnError, PseudoQueries
 from hybrid_cli.commands.common import MEASURE, START, EncoderContract, OnDevice, StartModel
@@ -12,6 +11,7 @@ from hybrid_cli.commands.data import PSEUDO, Prepare, PrepareFiles, PrepareRows
 from hybrid_cli.errors import option_error
 from hybrid_cli.settings import Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
+from hybrid_cli.settings.paths import OptionalPath, PathField, Paths
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
         "hybrid auto docs.csv --queries queries.tsv --qrels qrels.tsv --max-steps 1000 --output out/mine",
     )
 
-    documents: Sequence[Path] = argument(REQUIRED)
+    documents: Paths = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(qrels=GIVEN), "queries") + scope(when(queries=GIVEN), "qrels")
 
-    output: Path = inherited()
-    queries: Path | None = option(None, recorded=True)
-    qrels: Path | None = option(None, recorded=True)
+    output: PathField = inherited()
+    queries: OptionalPath = option(None, recorded=True)
+    qrels: OptionalPath = option(None, recorded=True)
     document_columns: Mapping[str, str] = redeclare(PrepareFiles, "document_columns")
     metadata: Sequence[str] = redeclare(PrepareFiles, "metadata")
     query_columns: Mapping[str, str] = redeclare(PrepareFiles, "query_columns")

@@ -25,6 +25,7 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
+from hybrid_cli.settings.paths import InheritedOptionalPath
 from hybrid_cli.training import options as training
 
 MEASURE = parsed_by("hybrid_cli.evaluation.measures", "measure_name")
@@ -244,7 +245,7 @@ class Validation(training.Validation, Settings):
 class ExampleValidation(Validation):
     """Validation on mined examples."""
 
-    dev: Path | None = inherited()
+    dev: InheritedOptionalPath = inherited()
     eval_steps: int | None = inherited(shown="a tenth of all steps, at least dev documents / documents of a step")
 
 
@@ -369,7 +370,7 @@ class LossOptions(Settings):
     ortho_weight: float = option(By("loss", {"roc": 1.0}, 0.0), minimum=0, needed=when(ortho_control=True))
     ortho_control: bool = option(False)
     mask_matches: float = option(By("loss", {"roc": 0.15}, 0.0), minimum=0, maximum=1)
-    index: Path | None = option(None, needed=when(ortho_weight=POSITIVE))
+    index: InheritedOptionalPath = option(None, needed=when(ortho_weight=POSITIVE))
     matryoshka_dims: Sequence[int] = option((), minimum=1, excluded=when(ortho_weight=POSITIVE))
     boost: str | None = option(None, panel=BOOSTING, recorded=False)
 

@@ -26,6 +26,7 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
+from hybrid_cli.settings.paths import NamedPaths, OptionalPath, PathField, Paths, TwoPaths
 from hybrid_cli.settings.signature import settings_of
 
 _ASCII = bytes(range(9, 11)) + bytes(range(32, 127))
@@ -194,7 +195,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         "--qrels dev=judgments.csv --output data/articles",
     )
 
-    documents: Sequence[Path] = argument(REQUIRED)
+    documents: Paths = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(queries=GIVEN), "query_columns")
@@ -254,7 +255,7 @@ class PrepareBeir(PrepareRows, options.Beir):
         "hybrid prepare beir nq --sample 100000 --output data/nq-100k",
     )
 
-    folder: Path = argument(REQUIRED)
+    folder: PathField = argument(REQUIRED)
 
 
 @dataclass(frozen=True)
@@ -280,11 +281,11 @@ class PrepareMsmarco(PrepareDocumentFiles, options.Msmarco):
         "dev=passv2_dev_qrels.tsv --output data/msmarco-v2",
     )
 
-    corpus: Path = argument(REQUIRED)
+    corpus: PathField = argument(REQUIRED)
     _: KW_ONLY
-    queries: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
-    qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
-    training: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    queries: NamedPaths = option({}, metavar="SPLIT=FILE")
+    qrels: NamedPaths = option({}, metavar="SPLIT=FILE")
+    training: NamedPaths = option({}, metavar="SPLIT=FILE")
 
 
 @dataclass(frozen=True)
@@ -308,12 +309,12 @@ class PrepareDpr(PrepareRows, options.Dpr):
         "--output data/nq",
     )
 
-    corpus: Path = argument(REQUIRED)
+    corpus: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(sample=GIVEN), "sample_from")
 
-    queries: Mapping[str, Path] = option({}, "--queries", "--questions", metavar="SPLIT=FILE")
-    training: Mapping[str, Path] = option({}, metavar="SPLIT=FILE", needed=when(sample_from="contexts"))
+    queries: NamedPaths = option({}, "--queries", "--questions", metavar="SPLIT=FILE")
+    training: NamedPaths = option({}, metavar="SPLIT=FILE", needed=when(sample_from="contexts"))
     sample_from: options.SampleFrom = inherited(panel=SAMPLE)
 
 
@@ -337,9 +338,9 @@ class PrepareTevatron(PrepareRows, options.Tevatron):
     panel = COLLECTIONS
     examples = ("hybrid prepare tevatron train=train.jsonl dev=dev.jsonl --corpus corpus.jsonl --output data/msmarco",)
 
-    training: Mapping[str, Path] = argument(REQUIRED, metavar="SPLIT=FILE...")
+    training: NamedPaths = argument(REQUIRED, metavar="SPLIT=FILE...")
     _: KW_ONLY
-    corpus: Path | None = option(None)
+    corpus: OptionalPath = option(None)
 
 
 @dataclass(frozen=True)
@@ -364,7 +365,7 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
         "--encoding latin-1 --output data/robust04",
     )
 
-    corpus: Path = argument(REQUIRED)
+    corpus: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(queries=GIVEN, topic_format=options.SGML_TOPICS), "topic_fields")
@@ -372,8 +373,8 @@ class PrepareTrec(PrepareDocumentFiles, options.Trec):
         + scope(when(inputs=options.SGML), "encoding")
     )
 
-    queries: Mapping[str, Path] = option({}, "--queries", "--topics", metavar="SPLIT=FILE")
-    qrels: Mapping[str, Path] = option({}, metavar="SPLIT=FILE")
+    queries: NamedPaths = option({}, "--queries", "--topics", metavar="SPLIT=FILE")
+    qrels: NamedPaths = option({}, metavar="SPLIT=FILE")
     topic_fields: Sequence[str] = inherited()
     text_fields: Sequence[str] = option(())
     encoding: str = inherited(parse=text_encoding)
@@ -451,12 +452,12 @@ class Split(Seeded, Writes):
     panel = COLLECTIONS
     examples = ("hybrid split data/robust04 --folds 5 --output out/folds",)
 
-    collection: Path = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(folds_file=None), "seed")
 
     folds: int = option(5, minimum=2)
-    folds_file: Path | None = option(None)
+    folds_file: OptionalPath = option(None)
     split: Sequence[str] = option((), shown="the only split", recorded=False)
     dev: bool = option(True)
     seed: int = inherited()
@@ -514,7 +515,7 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
         "hybrid perturb data/pydocs --split test --attack synonym-adversary --output out/adversary.parquet",
     )
 
-    collection: Path = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(wordnet=None), "synonyms")
     cases = options_by(
@@ -530,16 +531,16 @@ class Perturb(OnDevice, Seeded, Writes, Perturbation):
     attacks: Sequence[str] = option(
         REQUIRED, "--attack", choices=registered("hybrid_cli.perturbations.attacks", "ATTACKS", *_SETS), recorded=False
     )
-    output: Path = inherited()
+    output: PathField = inherited()
     split: str | None = option(None, shown="the only split", recorded=False)
-    attacked_queries: Mapping[str, Path] = option({}, metavar="ATTACK=FILE")
+    attacked_queries: NamedPaths = option({}, metavar="ATTACK=FILE")
     seed: int = inherited()
     word_fraction: float = inherited(panel=WORDS, minimum=0, maximum=1)
-    wordnet: Path | None = option(
+    wordnet: OptionalPath = option(
         None, panel=SYNONYMS, shown="the location of nltk or of Debian's wordnet-base, else a small table of hybrid"
     )
-    synonyms: Path | None = option(None, panel=SYNONYMS)
-    translation: tuple[Path, Path] | None = option(None, metavar="THERE BACK", panel=TRANSLATION)
+    synonyms: OptionalPath = option(None, panel=SYNONYMS)
+    translation: TwoPaths = option(None, metavar="THERE BACK", panel=TRANSLATION)
     translation_prefix: str = inherited(panel=TRANSLATION)
 
     def values(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from hybrid_cli.commands.common import FUSION, HITS, INDEXES, MEASURE, START, NameOrPath, OnDevice
@@ -37,6 +36,7 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
+from hybrid_cli.settings.paths import InheritedOptionalPath, OptionalPath, PathField, Paths
 
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
 MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
@@ -75,7 +75,7 @@ class WeightTuning(Seeded):
     step: float = option(Tuning.step, above=0, maximum=1)
     folds: int = option(Tuning.folds, minimum=2)
     prior_queries: float = option(Tuning.prior_queries, minimum=0)
-    machine: Path | None = option(None)
+    machine: InheritedOptionalPath = option(None)
     seed: int = inherited()
 
 
@@ -137,9 +137,9 @@ class Fuse(OnDevice, Threaded, WeightTuning, Writes):
     depth: int = option(HITS, minimum=1)
     hits: int = option(HITS, "--hits", "-k", minimum=1)
     missing: Missing | None = option(None, panel=ABSENT, shown="the method's")
-    index: Sequence[Path] = option((), panel=ABSENT)
-    queries: Path | None = option(None, panel=ABSENT)
-    qrels: Path | None = option(
+    index: Paths = option((), panel=ABSENT)
+    queries: OptionalPath = option(None, panel=ABSENT)
+    qrels: OptionalPath = option(
         None, panel=COMPARED, shown="with --tune, those of the split that the runs were searched on"
     )
     split: str | None = option(None, panel=COMPARED)
@@ -170,7 +170,7 @@ class ConcatRuns(Writes):
         "hybrid concat-runs out/passages.parquet --group max --output out/documents.parquet",
     )
 
-    runs: Sequence[Path] = argument(REQUIRED)
+    runs: Paths = argument(REQUIRED)
     _: KW_ONLY
     group: Literal["max"] | None = option(None)
 
@@ -214,7 +214,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         "hybrid compose out/bm25 out/dense --calibrate --qrels data/mine --split dev --output out/retriever",
     )
 
-    indexes: Sequence[Path] = argument(REQUIRED)
+    indexes: Paths = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(method=GIVEN), "normalize", "missing")
@@ -238,7 +238,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     group: Group | None = redeclare(SearchOptions, "group", applies=(), recorded=True)
     reranker: str | None = option(None, panel=RERANK)
     rerank_depth: int = option(50, panel=RERANK, minimum=1)
-    queries: Path | None = option(
+    queries: OptionalPath = option(
         None,
         panel=SCALE,
         shown="200 pieces of sentences of the documents; for `--qrels`, those of the indexed collection",
@@ -247,8 +247,8 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     seed: int = inherited()
     tune: bool = option(False, panel=TUNING, excluded=(when(weights=GIVEN), when(method=GIVEN)))
     calibrate: bool = option(False, panel=TUNING)
-    qrels: Path | None = option(None, panel=TUNING, needed=(when(tune=True), when(calibrate=True)))
-    machine: Path | None = redeclare(Fuse, "machine")
+    qrels: OptionalPath = option(None, panel=TUNING, needed=(when(tune=True), when(calibrate=True)))
+    machine: OptionalPath = redeclare(Fuse, "machine")
     measure: str = option("nDCG@10", panel=TUNING, parse=MEASURE)
 
     def check(self) -> None:
@@ -299,8 +299,8 @@ class Update(OnDevice, Threaded, ReadsFiles):
         "hybrid update out/bm25 --add data/new --remove retracted.txt --output out/bm25-2",
     )
 
-    index: Path = argument(REQUIRED)
-    documents: Sequence[Path] = argument(())
+    index: PathField = argument(REQUIRED)
+    documents: Paths = argument(())
     _: KW_ONLY
     cases = options_by(
         "index_kind",
@@ -312,9 +312,9 @@ class Update(OnDevice, Threaded, ReadsFiles):
         },
     )
 
-    add: Path | None = option(None)
-    remove: Path | None = option(None)
-    output: Path | None = option(None, "--output", "-o")
+    add: OptionalPath = option(None)
+    remove: OptionalPath = option(None)
+    output: OptionalPath = option(None, "--output", "-o")
     overwrite: bool = redeclare(Overwrites, "overwrite")
     dry_run: bool = option(False, recorded=False)
     allow_shrink: bool = option(False, recorded=False)
@@ -375,24 +375,24 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         "hybrid serve out/retriever --mcp-stdio",
     )
 
-    retriever: Path = argument(REQUIRED)
+    retriever: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(judgments=GIVEN), "guidelines", "mcp_judge") + scope(when(access_log=GIVEN), "log_queries")
 
-    compare: Sequence[Path] = option((), metavar="RETRIEVER,...")
+    compare: Paths = option((), metavar="RETRIEVER,...")
     watch: bool = option(False)
-    collection: Path | None = option(None, panel=JUDGING, shown="that of the indexes")
+    collection: OptionalPath = option(None, panel=JUDGING, shown="that of the indexes")
     split: str | None = option(None, panel=JUDGING)
-    queries: Path | None = option(None, panel=JUDGING)
-    judgments: Path | None = option(None, panel=JUDGING)
-    guidelines: Path | None = option(None, panel=JUDGING)
+    queries: OptionalPath = option(None, panel=JUDGING)
+    judgments: OptionalPath = option(None, panel=JUDGING)
+    guidelines: OptionalPath = option(None, panel=JUDGING)
     measure: str = option("nDCG@10", parse=MEASURE, panel=JUDGING)
     host: str = option("127.0.0.1", panel=SAFETY)
     port: int = option(8080, minimum=0, maximum=65535, panel=SAFETY)
     open: bool = option(False)
     allow_host: Sequence[str] = option((), panel=SAFETY, metavar="NAME,...")
     timeout: float = option(30.0, above=0, panel=SAFETY)
-    access_log: Path | None = option(None, panel=SAFETY)
+    access_log: OptionalPath = option(None, panel=SAFETY)
     log_queries: bool = option(False, panel=SAFETY)
     mcp_stdio: bool = option(False, panel=PROGRAMS)
     mcp_judge: bool = option(False, panel=PROGRAMS)
@@ -439,7 +439,7 @@ class Rerank(OnDevice, Threaded, Pairs, Writes):
         "hybrid rerank out/train.parquet --model out/reranker --output out/scored.parquet",
     )
 
-    run: Path = argument(REQUIRED)
+    run: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope(when(input=A_RUN), "depth") + scope(when(collection=GIVEN), "split") + scope(when(split=None), "queries")
@@ -447,9 +447,9 @@ class Rerank(OnDevice, Threaded, Pairs, Writes):
 
     model: str = option(REQUIRED, panel=RERANKER, recorded=False)
     depth: Sequence[int] = option((100,), "--depth", "-k", minimum=1)
-    collection: Path | None = option(None, shown="the corpus recorded in the run")
+    collection: OptionalPath = option(None, shown="the corpus recorded in the run")
     split: str | None = option(None, recorded=False)
-    queries: Path | None = option(None)
+    queries: OptionalPath = option(None)
     dtype: Precision = redeclare(Texts, "dtype")
     shard_size: int = redeclare(StoredVectors, "shard_size")
     batch_tokens: int | None = redeclare(EncodedTexts, "batch_tokens", shown="4096 on a CPU, 65536 on a GPU")

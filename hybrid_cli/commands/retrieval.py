@@ -42,6 +42,7 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
+from hybrid_cli.settings.paths import InheritedOptionalPath, OptionalPath, PathField, PathOrPaths
 
 TUNING = "Tuning"
 SEVERAL = "Several indexes"
@@ -94,21 +95,21 @@ class IndexBm25(Threaded, Writes, BM25Options):
         "hybrid index-bm25 data/cord19 --fields title=3,text,body --output out/bm25-fields",
     )
 
-    collection: Path = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(tune=False), "k1", "b", "shards") + scope(when(shards=None), "expansion", "lucene")
 
     k1: float = inherited(minimum=0, maximum=MAX_K1)
     b: float = inherited(minimum=0, maximum=1)
     fields: Sequence[str] = inherited(metavar="FIELD[=WEIGHT],...", parse=_field)
-    expansion: Path | None = option(None)
+    expansion: OptionalPath = option(None)
     language: str = inherited()
     shards: int | None = option(None, minimum=2, recorded=False, shown="one index")
     tune: bool = option(False, panel=TUNING)
     measure: str = _tuning_option("MRR@10", parse=MEASURE)
     split: str | None = _tuning_option(None, shown="the only split, or dev", recorded=False, excluded=REPLACED)
-    queries: Path | None = _tuning_option(None)
-    qrels: Path | None = _tuning_option(None)
+    queries: OptionalPath = _tuning_option(None)
+    qrels: OptionalPath = _tuning_option(None)
     lucene: bool = option(True)
 
     def check(self) -> None:
@@ -237,7 +238,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         "hybrid search --index out/clear-index --interactive",
     )
 
-    collection: Path | None = argument(None)
+    collection: OptionalPath = argument(None)
     _: KW_ONLY
     scopes = (
         scope(_WRITES, "output", "split", "overwrite", "exact")
@@ -250,10 +251,10 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         + scope(_TUNED, "seed")
     )
 
-    index: Sequence[Path] | Path = option(REQUIRED)
-    output: Path | None = redeclare(MayWrite, "output", needed=_WRITES)
+    index: PathOrPaths = option(REQUIRED)
+    output: OptionalPath = redeclare(MayWrite, "output", needed=_WRITES)
     split: str | None = option(None, recorded=False)
-    queries: Path | None = option(None)
+    queries: InheritedOptionalPath = option(None)
     query: str | None = option(None, recorded=False)
     interactive: bool = option(False, recorded=False)
     form: Literal["text", "json"] = option("text", "--format", recorded=False)
@@ -265,7 +266,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
     filter: str | None = option(None, metavar="CONDITION", recorded=False)
     tune: bool = option(False, panel=TUNING)
     measure: str = _tuning_option("MAP", parse=MEASURE)
-    qrels: Path | None = _tuning_option(None)
+    qrels: OptionalPath = _tuning_option(None)
     folds: int = _tuning_option(2, minimum=2)
     seed: int = redeclare(Seeded, "seed", panel=TUNING)
 
@@ -387,9 +388,9 @@ class Combine(OnDevice, Writes):
     _: KW_ONLY
     combine: CombineMode = option(Combining.combine)
     weight: float = option(Combining.weight, applies=when(tune=None))
-    tune: Path | None = option(None, panel=TUNING)
+    tune: OptionalPath = option(None, panel=TUNING)
     split: str | None = redeclare(IndexBm25, "split", applies=when(tune=GIVEN))
-    index: Path | None = _weight_option(None, needed=when(tune=GIVEN))
+    index: OptionalPath = _weight_option(None, needed=when(tune=GIVEN))
     measure: str = _weight_option("R@100", parse=MEASURE)
     depth: int = _weight_option(100, minimum=1)
     grid: Literal["scaled", "reciprocal", "log"] = _weight_option("scaled")
@@ -467,7 +468,7 @@ class Texts(OnDevice, StoredVectors, Threaded, Writes):
 
     collection: Path | None
     model: Sequence[NameOrPath] | NameOrPath = option((StartModel.model,))
-    queries: Path | None = option(None)
+    queries: OptionalPath = option(None)
     split: str | None = option(None, recorded=False)
     dtype: Precision = option("auto", panel=COMPUTATION)
 
@@ -515,7 +516,7 @@ class SparseTexts(EncodedTexts, EncoderContract):
 
     architecture: SparseArchitecture | None = option(None, shown="the model's", recorded=False)
     quantization: int | None = option(None, minimum=1, maximum=1 << 12, shown="128; 100 for `deepct`", recorded=False)
-    expansion: Path | None = option(None)
+    expansion: OptionalPath = option(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -530,8 +531,8 @@ class ImportedVectors(Texts, VectorIndex, Truncated, EncoderContract):
 
     option_panel = IMPORTED
 
-    from_vectors: Path | None = option(None)
-    ids: Path | None = option(None, shown="in the order of the documents or queries")
+    from_vectors: InheritedOptionalPath = option(None)
+    ids: OptionalPath = option(None, shown="in the order of the documents or queries")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -547,7 +548,7 @@ class CombinedIndexes(OnDevice, StoredVectors, Threaded, Writes, VectorIndex, We
         concat_with: Second dense index of the same corpus; both are combined without encoding.
     """
 
-    concat_with: Path | None = option(None, panel=COMBINED)
+    concat_with: InheritedOptionalPath = option(None, panel=COMBINED)
 
 
 @dataclass(frozen=True)
@@ -600,7 +601,7 @@ class Encode(DenseTexts, SparseTexts, ImportedVectors, RebuiltIndex, CombinedInd
         + scope((when(job=_RUNNING), when(truncate_dim=GIVEN)), "device")
     )
 
-    collection: Path | None = argument(None, needed=when(queries=None))
+    collection: InheritedOptionalPath = argument(None, needed=when(queries=None))
     _: KW_ONLY
 
     def values(self) -> dict[str, Any]:
@@ -659,7 +660,7 @@ class ConvertCheckpoint(Overwrites):
     )
 
     checkpoint: NameOrPath = argument(REQUIRED)
-    output: Path = argument(REQUIRED)
+    output: PathField = argument(REQUIRED)
     _: KW_ONLY
     documents: NameOrPath | None = option(None)
     learners: Sequence[NameOrPath] = option((), applies=when(documents=None))

@@ -48,6 +48,7 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
+from hybrid_cli.settings.paths import OptionalPath, OptionalPathOrPaths, PathField, PathOrPaths
 from hybrid_cli.training.options import (
     BM25,
     GIVEN_FILE,
@@ -100,7 +101,7 @@ class Pretrain(Training, StartModel, Pretraining):
 
     default_epochs: ClassVar[int] = Pretraining.default_epochs
 
-    collection: Path = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(when(cocondenser=True), "skip_layer")
 
@@ -154,7 +155,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
         "hybrid train-dense out/train.parquet --distill kl --teacher out/reranker --output out/taught",
     )
 
-    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
+    training_examples: PathField = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
     default_epochs: ClassVar[int] = 2  # studies/recommended.md
 
@@ -164,7 +165,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
 
     epochs: int | None = inherited(shown="2, or as many as --max-steps needs")
     learning_rate: float = inherited(default=5e-5)
-    index: Path | None = inherited(
+    index: OptionalPath = inherited(
         applies=(when(ortho_weight=POSITIVE), when(dev=GIVEN), *_PAIRS), needed=(when(ortho_weight=POSITIVE), *_PAIRS)
     )
     scorer: str = inherited(applies=_SCORED)
@@ -175,7 +176,7 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
         shown="`sum` for residual-margin, residual-nll; else `model`",
     )
     refresh_negatives: int | None = option(None, minimum=1)
-    collection: Path | None = option(None, shown="the corpus of the examples")
+    collection: OptionalPath = option(None, shown="the corpus of the examples")
 
     @property
     def ranks_by_sum(self) -> bool:
@@ -248,11 +249,11 @@ class TrainLambda(Training, Validation, Architecture, Imitation):
         + scope(when(encoder="static", labels=GIVEN), "text_fraction")
     )
 
-    collection: Path = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
     _: KW_ONLY
     encoder: LambdaEncoder = option("transformer")
-    index: Path | None = option(None, panel=TEACHER, applies=_INDEXED, needed=_INDEXED)
-    labels: Path | None = option(None, panel=TEACHER, needed=when(encoder="transformer"))
+    index: OptionalPath = option(None, panel=TEACHER, applies=_INDEXED, needed=_INDEXED)
+    labels: OptionalPath = option(None, panel=TEACHER, needed=when(encoder="transformer"))
     loss: LambdaLoss = inherited(panel=TEACHER)
     base: str | None = option(None, panel=TEACHER, recorded=False)
     positives: int = inherited(panel=TEACHER, minimum=1)
@@ -307,7 +308,7 @@ class DistillLite(Training, ExampleValidation, Sampling, Architecture, Likelihoo
     )
     scopes = scope(STUDENT, Likelihood, Distillation, *_OF_STUDENT, *_OF_DOCUMENTS)
 
-    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
+    training_examples: PathField = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
     teacher: str = option(REQUIRED, recorded=False)
     queries_only: bool = option(False)
@@ -372,16 +373,16 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
         "--output out/dpr.parquet",
     )
 
-    collection: Sequence[Path] | Path = argument(REQUIRED)
+    collection: PathOrPaths = argument(REQUIRED)
     _: KW_ONLY
     scopes = scope(_RANKED, "depth", "skip_top", "prob", "relative_margin", "max_score")
 
     split: str | None = option(None, recorded=False, excluded=REPLACED)
-    queries: Path | None = option(None)
-    qrels: Path | None = option(None)
+    queries: OptionalPath = option(None)
+    qrels: OptionalPath = option(None)
     sources: Sequence[str] = option((BM25,), panel=SOURCES, metavar="SOURCE,...")
-    index: Sequence[Path] | Path | None = option((), panel=SOURCES)
-    scores: Path | None = option(None, panel=SOURCES)
+    index: OptionalPathOrPaths = option((), panel=SOURCES)
+    scores: OptionalPath = option(None, panel=SOURCES)
     positives: Literal["all", "first"] = option("all")
     depth: int | None = option(
         None,
@@ -558,7 +559,7 @@ class Label(Labeling, Seeded, ThreadedOnCluster, Writes):
         "hybrid label data/pydocs --run out/splade.parquet --split train --output out/labels",
     )
 
-    collection: Path = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
         scope((when(split=GIVEN), when(queries=GIVEN)), "run")
@@ -566,11 +567,11 @@ class Label(Labeling, Seeded, ThreadedOnCluster, Writes):
         + scope((when(max_queries=GIVEN), when(queries_from=("sampled", "cropped"), split=None, queries=None)), "seed")
     )
 
-    index: Path | None = option(None, panel=RANKING, needed=when(run=None), excluded=when(run=GIVEN))
-    run: Path | None = option(None, panel=RANKING)
+    index: OptionalPath = option(None, panel=RANKING, needed=when(run=None), excluded=when(run=GIVEN))
+    run: OptionalPath = option(None, panel=RANKING)
     queries_from: QueriesFrom = inherited(panel=QUERIES)
     split: str | None = option(None, panel=QUERIES, recorded=False)
-    queries: Path | None = option(None, panel=QUERIES)
+    queries: OptionalPath = option(None, panel=QUERIES)
     max_queries: int | None = option(None, panel=QUERIES, minimum=1, shown="all")
     depth: int = inherited(panel=LISTS, minimum=1)
     seed: int = inherited()
@@ -605,7 +606,7 @@ class TrainSparse(Flops, Training, ExampleValidation, Sampling, AdaptedModel, Ta
         "hybrid train-sparse out/train.parquet --architecture splade --lr 5e-5 --output out/splade",
     )
 
-    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
+    training_examples: PathField = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
     scopes = scope(_CONTRASTIVE, *_OF_RANKING, "query_prefix", "query_max_len", "dev") + scope(
         when(**_CONTRASTIVE.allowed, loss="nll"), "in_batch"
@@ -673,7 +674,7 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
         "--output out/reranker",
     )
 
-    training_examples: Path = argument(REQUIRED, metavar="EXAMPLES")
+    training_examples: PathField = argument(REQUIRED, metavar="EXAMPLES")
     _: KW_ONLY
     loss: RerankerLoss = option("listwise", panel=OBJECTIVE)
     mask_matches: float = redeclare(LossOptions, "mask_matches", default=0.0)
@@ -682,4 +683,4 @@ class TrainReranker(Training, Validation, Sampling, AdaptedModel, Pairs):
     negatives: int = inherited(default=By("loss", {"listwise": 7}, Sampling.negatives))
     batch_size: int = inherited(default=By("loss", {"listwise": 8}, Optimization.batch_size))
     chunk_size: int | None = inherited()
-    dev: Path | None = inherited(panel=VALIDATION)
+    dev: OptionalPath = inherited(panel=VALIDATION)

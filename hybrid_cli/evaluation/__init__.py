@@ -1,17 +1,12 @@
 """Evaluation of runs: measures, significance, complementarity, robustness."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hybrid_cli import lazy
 
 if TYPE_CHECKING:
     from hybrid_cli.evaluation.measures import evaluate, evaluate_queries
+else:
+    __getattr__, __dir__ = lazy.attach(__name__, {"measures": ["evaluate", "evaluate_queries"]})
 
 __all__ = ["evaluate", "evaluate_queries"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use."""
-    if name in __all__:
-        from hybrid_cli.evaluation import measures
-
-        return getattr(measures, name)
-    raise AttributeError(f"module 'hybrid_cli.evaluation' has no attribute '{name}'")

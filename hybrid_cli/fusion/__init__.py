@@ -1,17 +1,12 @@
 """Fusion of runs: methods, weights tuned on judgments, and the prior of other collections."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hybrid_cli import lazy
 
 if TYPE_CHECKING:
     from hybrid_cli.fusion.frames import fuse
+else:
+    __getattr__, __dir__ = lazy.attach(__name__, {"frames": ["fuse"]})  # `options` is needed without polars
 
 __all__ = ["fuse"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use: the defaults in `options` are needed without polars."""
-    if name == "fuse":
-        from hybrid_cli.fusion import frames
-
-        return frames.fuse
-    raise AttributeError(f"module 'hybrid_cli.fusion' has no attribute '{name}'")

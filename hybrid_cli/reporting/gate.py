@@ -16,7 +16,7 @@ from hybrid_cli.evaluation.significance import ALPHA
 from hybrid_cli.reporting.complement import RELEVANT, Hit, hit_text
 from hybrid_cli.reporting.tables import Result, Table, figure, with_sign
 
-EXIT_CODES = {"passed": 0, "failed": 1, "undecided": 4}
+EXIT_CODES = {"passed": 0, "new baseline": 0, "failed": 1, "undecided": 4}
 _FEWEST_RANKS = 3
 _HASH, _SHORT = re.compile(r"([0-9a-f]{8})[0-9a-f]{24}"), r"\1"
 _EQUAL = " All values equal the baseline, so this is computed from the deviation of"
@@ -82,6 +82,7 @@ class Gated:
         changed: name -> values before and now, of the settings and parts of the system that differ.
         lost: after a drop, the queries that lost most by the first measure that dropped.
         gone: queries that are left out -> their relevant documents that were deleted since the baseline.
+        written: the means in the old and in the new baseline, if it was written in place of a comparison.
     """
 
     baseline: Path
@@ -91,6 +92,7 @@ class Gated:
     changed: Mapping[str, tuple[Any, Any]]
     lost: Sequence[Lost] = ()
     gone: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    written: Result | None = None
 
     @property
     def dropped(self) -> list[Tested]:
@@ -103,8 +105,10 @@ class Gated:
         return [test for test in self.tests if not test.dropped and test.before - test.now > self.max_drop]
 
     @property
-    def verdict(self) -> Literal["passed", "failed", "undecided"]:
-        """Return whether a measure dropped, whether one may have, or neither."""
+    def verdict(self) -> Literal["passed", "failed", "undecided", "new baseline"]:
+        """Return whether a measure dropped, whether one may have, or neither; or that the baseline was written."""
+        if self.written is not None:
+            return "new baseline"
         return "failed" if self.dropped else "undecided" if self.undecided else "passed"
 
     @property
@@ -114,6 +118,8 @@ class Gated:
 
     def result(self) -> Result:
         """Return the verdict in the form of every format."""
+        if self.written is not None:
+            return self.written
         rows = [
             [
                 test.measure,
@@ -177,7 +183,7 @@ def renewed(
     queries: int,
     means: Mapping[str, tuple[float | None, float]],
     differences: Mapping[str, Sequence[str]],
-) -> Result:
+) -> Gated:
     """Return that a baseline was written.
 
     Args:
@@ -199,17 +205,18 @@ def renewed(
     if differences:
         blocks.append(f"{describe_differences(differences)}: the means are not of the same queries or judgments.")
     named = {name: {"before": before, "now": now} for name, (before, now) in means.items()}
-    return Result(blocks, {"written": str(path), "queries": queries, "means": named, "differences": differences})
+    content = {"written": str(path), "queries": queries, "means": named, "differences": differences}
+    return Gated(path, queries, 0.0, (), {}, written=Result(blocks, content))
 
 
-def show(found: Gated | Result, settings: Gate) -> int:
+def show(found: Gated, settings: Gate) -> int:
     """Print the result of `gate`, and return the exit code: 1 after a drop, 4 if a fall may be chance."""
-    result = found if isinstance(found, Result) else found.result()
+    result = found.result()
     if settings.form == "json":
         console.result(result.text("json"))
     else:
         result.show()
-    return EXIT_CODES[found.verdict] if isinstance(found, Gated) else 0
+    return EXIT_CODES[found.verdict]
 
 
 def describe_differences(differences: Mapping[str, Sequence[str]]) -> str:

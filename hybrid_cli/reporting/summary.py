@@ -22,6 +22,7 @@ from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Result, Table, c
 from hybrid_cli.reporting.verdict import Verdict
 
 _MAIN_MEASURE = "nDCG@10"
+_VALUES, _INTERVALS = ("run", "measure", "qid", "value"), ("run", "measure", "mean", "low", "high")
 _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 _HEADINGS = {"missing": "unanswered (scored 0)"}
 
@@ -39,6 +40,7 @@ class Summary:
         settings: relevance_level, test, correction, alpha, permutations, resamples, confidence, seed,
             nothing_relevant; overlap_with and pseudo_queries (kind) if set.
         complement: the two runs of --complement, if set.
+        study: tables and figures of --study or --machine; then the other attributes are empty.
     """
 
     values: pl.DataFrame
@@ -48,6 +50,18 @@ class Summary:
     baselines: Sequence[str]
     settings: Mapping[str, Any]
     complement: Complement | None = None
+    study: Result | None = None
+
+    @classmethod
+    def of_study(cls, study: Result) -> Summary:
+        """Return the result of `evaluate` with --study or --machine."""
+        values, intervals = pl.DataFrame(schema=_VALUES), pl.DataFrame(schema=_INTERVALS)
+        return cls(values, {}, pl.DataFrame(), intervals, (), {}, study=study)
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """Return all figures, as JSON has them."""
+        return self.result().content
 
     @property
     def runs(self) -> list[str]:
@@ -92,7 +106,9 @@ class Summary:
         return Verdict.of(measure, (against, wide[against].to_numpy()), (best, wide[best].to_numpy()))
 
     def result(self) -> Result:
-        """Return the summary in the form of every format."""
+        """Return the summary, or the study, in the form of every format."""
+        if self.study is not None:
+            return self.study
         verdict = self.verdict
         compared = complement.result(self.complement) if self.complement else Result((), {})
         blocks = [
@@ -314,9 +330,9 @@ def _sizes(summary: Summary) -> str:
 # ------------------------------------------------------------------------------------------------------------ printing
 
 
-def show(result: Summary | Result, settings: Evaluate) -> None:
+def show(summary: Summary, settings: Evaluate) -> None:
     """Print the result of `evaluate`."""
-    result = result.result() if isinstance(result, Summary) else result
+    result = summary.result()
     if settings.form == "table":
         result.show()
     else:

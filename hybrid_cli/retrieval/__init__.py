@@ -1,18 +1,13 @@
 """Retrieval: BM25 and dense vectors of documents in memory, and retrievers that fuse indexes."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hybrid_cli import lazy
 
 if TYPE_CHECKING:
     from hybrid_cli.retrieval.in_memory import BM25, Dense
     from hybrid_cli.retrieval.retriever import Retriever
+else:
+    __getattr__, __dir__ = lazy.attach(__name__, {"in_memory": ["BM25", "Dense"], "retriever": ["Retriever"]})
 
 __all__ = ["BM25", "Dense", "Retriever"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use."""
-    if name in __all__:
-        home = "retriever" if name == "Retriever" else "in_memory"
-        return getattr(import_module(f"hybrid_cli.retrieval.{home}"), name)
-    raise AttributeError(f"module 'hybrid_cli.retrieval' has no attribute '{name}'")

@@ -40,6 +40,7 @@ from hybrid_cli.settings.options import (
     option,
     spelling,
 )
+from hybrid_cli.settings.paths import InheritedPath, OptionalPath
 
 ATTRIBUTES = "\n    Attributes:\n"
 
@@ -277,7 +278,7 @@ class Writes(Overwrites):
         output: Output path.
     """
 
-    output: Path = option(REQUIRED, "--output", "-o")
+    output: InheritedPath = option(REQUIRED, "--output", "-o")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +289,7 @@ class MayWrite(Overwrites):
         output: Output path.
     """
 
-    output: Path | None = option(None, "--output", "-o")
+    output: OptionalPath = option(None, "--output", "-o")
 
 
 @dataclass(frozen=True, kw_only=True)

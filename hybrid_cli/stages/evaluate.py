@@ -17,30 +17,29 @@ from hybrid_cli.reporting.agreement import machine_labels, people_agreement
 from hybrid_cli.reporting.complement import Texts, complement
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files, with_searched
 from hybrid_cli.reporting.summary import Summary, chosen_baselines, summarize
-from hybrid_cli.reporting.tables import Result
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 
 
 @stage(Evaluate)
-def evaluate(settings: Evaluate) -> Summary | Result:
+def evaluate(settings: Evaluate) -> Summary:
     """Measure runs.
 
     Returns:
-        A `Summary`; with `study` or `machine`, a `Result`.
+        A `Summary`; with `study` or `machine`, its `content` and tables are those of the study.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
     """
     if settings.study == "aggregate":
-        return studies.aggregate(settings)
+        return Summary.of_study(studies.aggregate(settings))
     if settings.study == "agreement":
-        return people_agreement([Path(path) for path in settings.inputs])
+        return Summary.of_study(people_agreement([Path(path) for path in settings.inputs]))
     with tempfile.TemporaryDirectory() as folder:
         return _evaluated(with_searched(settings, Path(folder), call))
 
 
-def _evaluated(settings: Evaluate) -> Summary | Result:
+def _evaluated(settings: Evaluate) -> Summary:
     plan = EvaluationPlan.of(settings, settings.overlap_with, settings.condensed)
     if settings.machine is None and plan.qrels is not None:
         warn_raters(plan.qrels)
@@ -48,17 +47,19 @@ def _evaluated(settings: Evaluate) -> Summary | Result:
     for reuse in too_high:
         reuse.warn()
     if settings.machine is not None:
-        return machine_labels(plan, settings.machine)
+        return Summary.of_study(machine_labels(plan, settings.machine))
     if settings.study == "answerable":
-        return studies.answerable(plan, text_files(judgments(settings), settings, plan.runs.values())[0])
+        return Summary.of_study(
+            studies.answerable(plan, text_files(judgments(settings), settings, plan.runs.values())[0])
+        )
     if settings.study == "over-seeds":
         studies.check_rows(list(plan.runs), settings)
-        return studies.over_seeds(_measured(plan, settings)[0], settings)
+        return Summary.of_study(studies.over_seeds(_measured(plan, settings)[0], settings))
     if settings.study == "robustness":
         systems, _ = studies.systems_and_attacks(list(plan.runs))
         baselines = chosen_baselines(settings.baseline, systems)
         summary = summarize(plan, *_measured(plan, settings), settings, ())
-        return studies.robustness(summary, baselines)
+        return Summary.of_study(studies.robustness(summary, baselines))
     baselines = chosen_baselines(settings.baseline, list(plan.runs), plan.pair or ())
     if plan.pair is None:
         return summarize(plan, *_measured(plan, settings), settings, baselines, reused=bool(too_high))

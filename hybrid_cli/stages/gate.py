@@ -33,7 +33,7 @@ from hybrid_cli.fusion.selection import interval
 from hybrid_cli.reporting.complement import Hit
 from hybrid_cli.reporting.gate import Gated, Lost, Tested, describe_differences, renewed
 from hybrid_cli.reporting.plan import EvaluationPlan, judgments, measure, text_files, with_searched
-from hybrid_cli.reporting.tables import Result, figure
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.settings import command_line
 from hybrid_cli.settings.conversion import json_value
@@ -44,11 +44,11 @@ _MEASURE = "nDCG@10"
 
 
 @stage(Gate)
-def gate(settings: Gate) -> Gated | Result:
+def gate(settings: Gate) -> Gated:
     """Compare a system with a baseline query by query, or write the baseline.
 
     Returns:
-        A `Result` with `write`, else `Gated` with the verdict.
+        The verdict, and its tables.
 
     Raises:
         OtherQueries: the queries or judgments are not those of the baseline; exit code 3.
@@ -69,13 +69,12 @@ def gate(settings: Gate) -> Gated | Result:
         searched = with_searched(GateInputs(inputs, measure=measures, **options), Path(folder), call)
         measured = Measured.of(searched, settings.system)
         if stored is None or settings.write:
-            found: Gated | Result = _renewed(settings.baseline, stored, measured.values)
+            found = _renewed(settings.baseline, stored, measured.values)
         else:
             found = _gated(settings, stored, measured, measures)
     if settings.summary is not None:
-        state = "new baseline" if isinstance(found, Result) else found.verdict
-        text = (found if isinstance(found, Result) else found.result()).text("markdown")
-        disk.Growing(settings.summary).add(f"### Retrieval quality: {state}\n\n{text}\n")
+        text = found.result().text("markdown")
+        disk.Growing(settings.summary).add(f"### Retrieval quality: {found.verdict}\n\n{text}\n")
     return found
 
 
@@ -91,7 +90,7 @@ def _stored(settings: Gate) -> Baseline | None:
     raise path_error(settings.baseline, f"no such file; write it with `{write}`", code="no-such-file", command=write)
 
 
-def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Result:
+def _renewed(path: Path, stored: Baseline | None, now: Baseline) -> Gated:
     """Write the baseline, with the deviations of the differences from the old one."""
     if (count := len(now.queries)) < (least := least_queries(len(now.measures))):
         problem = f"{count} judged queries cannot show any drop; judge {least - count} more, and better about 50"
