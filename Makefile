@@ -8,7 +8,7 @@ CURVES ?= $(VENV)/bin/python studies/curves.py
 TABLES_PAGE ?= $(VENV)/bin/python studies/tables.py
 SAMPLE ?= $(VENV)/bin/python studies/sample.py
 ONE_PROCESS ?= $(VENV)/bin/python studies/one_process.py
-CODE := hybrid_cli tests benchmarks docs studies
+CODE := setup.py hybrid_cli tests benchmarks docs studies
 
 # A pipeline reads the collection DATA (built by `hybrid prepare`) and writes into OUT.
 DATA ?= out/pydocs
@@ -36,7 +36,7 @@ MAKEFLAGS += --no-builtin-rules
 .SECONDARY:
 PAPERS := msmarco dl19 nq beir entityquestions robust04 trec-covid
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test test-all test-processor hard fuzz bench gpu-test docs clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
+.PHONY: help setup demo check lint test test-all test-processor hard fuzz bench gpu-test docs dist clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
     $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation beir-set \
     $(PAPERS) $(PAPERS:%=paper-%) $(PAPERS:%=sample-%) $(PAPERS:%=check-%)
 
@@ -99,6 +99,12 @@ gpu-test: $(SETUP)  ## compare one GPU with all: results, throughput, memory (DE
 docs: $(SETUP)  ## build the documentation site in build/site, with the command reference
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),docs]'
 	$(VENV)/bin/python docs/build.py
+
+dist:  ## build the source distribution and the wheel in dist/
+	rm -rf dist build/dist-env
+	$(PYTHON) -m venv build/dist-env
+	build/dist-env/bin/pip install --quiet --disable-pip-version-check build
+	build/dist-env/bin/python -m build --outdir dist
 
 clean:  ## remove the outputs of the pipelines (not .venv)
 	rm -rf out

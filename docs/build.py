@@ -21,7 +21,8 @@ import write_commands
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build"
 PAGES = BUILD / "pages"
-COPIED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "docs", "studies", "examples")
+PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
+COPIED = ("README.md", *PROJECT, "CITATION.cff", "LICENSE", "docs", "studies", "examples")
 _SECTION, _LINK = re.compile(r"^## ", re.MULTILINE), re.compile(r"\]\(((?:\w|[-./])+\.md)\)")
 
 
@@ -57,7 +58,7 @@ def navigation() -> list[object]:
         {"Guide": ["docs/index.md", *sections("docs/index.md")]},
         {"Commands": commands},
         {"Studies": ["studies/README.md", *dict.fromkeys(studies)]},
-        {"Project": ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]},
+        {"Project": [*PROJECT]},
     ]
 
 

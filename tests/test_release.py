@@ -1,15 +1,21 @@
 """The package as it is released: its version, files and metadata, and the promises of docs/stability.md."""
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tomllib
 import venv
+import zipfile
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_architecture import DOCS, REPOSITORY, rows_below
+import yaml
+from test_architecture import DOCS, REPOSITORY, complaint, import_file, rows_below
 
 import hybrid_cli
 from hybrid_cli import __version__, commands, storage
@@ -28,6 +34,7 @@ def test_a_state_between_releases_is_later_than_the_last_release() -> None:
     assert headings[0] == ("Unreleased" if ".dev" in __version__ else __version__)
     assert is_later(__version__, headings[1])
     assert is_later("0.3.0", "0.3.0.dev0")
+    assert yaml.safe_load((REPOSITORY / "CITATION.cff").read_text("utf-8"))["version"] == __version__
 
 
 def test_promised_python_names_exist() -> None:
@@ -101,3 +108,86 @@ def test_a_removed_word_is_in_the_changelog(words: str) -> None:
     """As the page on stability promises; a value is named alone."""
     option, _, value = words.partition(" --")[2].partition(" ")
     assert value or (f"--{option}" if option else words) in CHANGES
+
+
+def test_the_description_on_an_index_has_no_link_that_leads_nowhere() -> None:
+    module = import_file(REPOSITORY / "setup.py")
+    page = "# A\n\n![page](docs/page.png)\n\nSee [a](docs/index.md#a), [b](https://example.org) and `x[0](1)`.\n"
+    assert module.without_relative_links(page) == "# A\n\nSee a, [b](https://example.org) and `x[0](1)`.\n"
+    assert not re.findall(r"\]\((?!\w+:)", re.sub(r"```.*?```", "", module.description(), flags=re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
+    """A folder with the files of the repository, and their names."""
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+    names = {name for name in done.stdout.splitlines() if (REPOSITORY / name).is_file()}
+    if not names:
+        pytest.skip("not in a repository")
+    folder = tmp_path_factory.mktemp("source")
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, folder / name)
+    return folder, names
+
+
+def build(folder: Path, kind: str) -> Path:
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}('.'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return folder / done.stdout.splitlines()[-1]
+
+
+@pytest.mark.heavy
+def test_the_source_distribution_has_all_files_and_makes_a_wheel_with_those_of_the_package(
+    source: tuple[Path, set[str]], tmp_path: Path
+) -> None:
+    folder, names = source
+    with tarfile.open(build(folder, "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    assert not {name for name in names if not (unpacked / name).is_file()}
+    with zipfile.ZipFile(build(unpacked, "wheel")) as wheel:
+        inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("/METADATA"))
+    assert inside == {name for name in names if name.startswith("hybrid_cli/")}
+    assert f"\nVersion: {__version__}\n" in metadata
+    assert import_file(REPOSITORY / "setup.py").description() in metadata
+
+
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+
+
+def commands_of(workflow: Path) -> Iterator[str]:
+    for job in yaml.safe_load(workflow.read_text("utf-8"))["jobs"].values():
+        yield from (line for step in job["steps"] for line in step.get("run", "").splitlines())
+
+
+def test_the_commands_of_workflows_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE))
+    assert {path.stem for path in WORKFLOWS} == {"check", "release"}
+    lines = [line for path in WORKFLOWS for line in commands_of(path)]
+    lines += [line for line in (REPOSITORY / ".ci" / "run").read_text("utf-8").splitlines() if line.startswith("make ")]
+    assert {"make lint", "make test", "make docs"} <= {*lines}
+    for line in lines:
+        assert line.split()[0] in ("make", "test", ".venv/bin/hybrid"), line
+        assert line.split()[1] in targets or not line.startswith("make "), line
+        assert not [call for call in re.findall(r"\bhybrid [a-z -]+", line) if complaint(call.strip())], line
+
+
+def test_the_versions_of_python_that_are_tested_are_those_of_the_package() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    versions = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    jobs = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "check.yml").read_text("utf-8"))["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == versions
+    assert project["requires-python"] == f">={versions[0]}"
+
+
+@pytest.mark.parametrize("name", ["fault", "proposal"])
+def test_an_issue_form_asks_for_what_exists(name: str) -> None:
+    form = yaml.safe_load((REPOSITORY / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text("utf-8"))
+    assert form["name"]
+    assert form["description"]
+    assert len({field["id"] for field in form["body"]}) == len(form["body"])
+    calls = [call for field in form["body"] for call in re.findall(r"`(hybrid [^`]+)`", field["attributes"]["label"])]
+    assert not [call for call in calls if complaint(call)]
