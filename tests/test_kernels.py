@@ -180,6 +180,30 @@ def test_the_cache_of_a_kernel_is_keyed_by_the_file_of_all_kernels_that_it_calls
             code = kernel.py_func.__code__
             called = [compiled[name].py_func.__code__ for name in code.co_names if name in compiled]
             assert {each.co_filename for each in [code, *called]} == {module.__file__}
-    paths = Path(kernels.__file__).parents[1].rglob("*.py")
-    with_kernels = {path for path in paths if "njit" in path.read_text("utf-8")}
+    texts = {path: path.read_text("utf-8") for path in Path(kernels.__file__).parents[1].rglob("*.py")}
+    assert [path.stem for path, text in texts.items() if "njit" in text] == ["compilation"]
+    with_kernels = {path for path, text in texts.items() if "\n@jit" in text or "\n@_jit" in text}
     assert with_kernels == {Path(str(module.__file__)) for module in modules}
+
+
+WITHOUT_CACHE = """
+import resource, signal, sys
+import numpy as np
+from hybrid_cli import console
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as on a full disk, each write of a file fails
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)) if "full" in sys.argv else None
+with console.heard() as heard:
+    from hybrid_cli.lexical import kernels
+    print(*(len(kernels.room_of(np.array(places))) for places in ([0, 3, 5], [0, 1])))
+print(*(notice.code for notice in heard))
+"""
+
+
+@pytest.mark.parametrize("state", ["full", "read-only"])
+def test_kernels_run_where_compiled_code_cannot_be_stored(state: str, tmp_path: Path) -> None:
+    place = tmp_path if state == "full" else "/dev/null/cache"
+    locators = {"NUMBA_CACHE_DIR": str(place), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+    words = [sys.executable, "-c", WITHOUT_CACHE, state]
+    done = subprocess.run(words, env={**os.environ, **locators}, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["3 1", "code-not-stored"]
+    assert len(done.stderr.splitlines()) == 1

@@ -42,21 +42,12 @@ from hybrid_cli.commands.training import (
 from hybrid_cli.plugins import Registry
 from hybrid_cli.settings import Settings
 
-__all__ = [
-    "READERS",
-    "Auto",
-    "Combine",
-    "Compose",
-    "ConcatRuns",
-    "ConvertCheckpoint",
-    "DistillLite",
-    "Doctor",
-    "Encode",
-]
-__all__ += ["Evaluate", "Export", "Fuse", "Gate", "IndexBm25", "Inspect", "Judge", "Label", "MineNegatives", "Perturb"]
-__all__ += ["PrepareBeir", "PrepareDpr", "PrepareFiles", "PrepareIrds", "PrepareMsmarco", "PreparePythonDocs"]
-__all__ += ["PrepareTevatron", "PrepareTrec", "Presets", "Pretrain", "Report", "Rerank", "Search", "SearchOptions"]
-__all__ += ["Serve", "Split", "TrainDense", "TrainLambda", "TrainReranker", "TrainSparse", "Update", "VectorIndex"]
+__all__ = ["READERS", "Auto", "Combine", "Compose", "ConcatRuns", "ConvertCheckpoint", "DistillLite", "Doctor"]
+__all__ += ["Encode", "Evaluate", "Export", "Fuse", "Gate", "IndexBm25", "Inspect", "Judge", "Label", "MineNegatives"]
+__all__ += ["Perturb", "PrepareBeir", "PrepareDpr", "PrepareFiles", "PrepareIrds", "PrepareMsmarco"]
+__all__ += ["PreparePythonDocs", "PrepareTevatron", "PrepareTrec", "Presets", "Pretrain", "Report", "Rerank", "Search"]
+__all__ += ["SearchOptions", "Serve", "Split", "TrainDense", "TrainLambda", "TrainReranker", "TrainSparse", "Update"]
+__all__ += ["VectorIndex"]
 _Steps = tuple[type[Settings], ...]
 _DATA: _Steps = (Auto, *(READERS[name] for name in READERS.built_in()), Split, Perturb, IndexBm25)
 _TRAINING: _Steps = (MineNegatives, Label, Pretrain, TrainDense, TrainLambda, DistillLite, TrainSparse, TrainReranker)

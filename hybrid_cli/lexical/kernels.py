@@ -12,15 +12,13 @@ has the same bits in every search.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
+from hybrid_cli.lexical import compilation
 from hybrid_cli.lexical.keys import HALF, PART_BITS, SIGN, SMALLEST, TENTH, Array
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 LEAST_KEYS = 1024  # per query: fewer selections for few hits
 BLOCK = 1 << 15  # documents whose sums (256 KiB) stay in the second-level cache; a part has two blocks
@@ -64,13 +62,7 @@ class Best(NamedTuple):
         return np.sort(self.keys, axis=1)[:, : -hits - 1 : -1]
 
 
-def jit(function: Function) -> Function:
-    """Compile on the first call and cache the code for later processes."""
-    compile_: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
-    compiled: Function = compile_(function)
-    return compiled
-
-
+jit = partial(compilation.jit, error_model="numpy")
 _ONE = np.float32(1)
 
 

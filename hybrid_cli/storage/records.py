@@ -235,7 +235,7 @@ def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) 
     try:
         parsed = _typed(record, values)
     except InputError as error:
-        raise _damaged(path, error, facts) from None
+        raise _damaged(path, error, version) from None
     if stored not in (_IN_FOOTER, hash_json(values)):
         problem = f"{path}: its manifest changed on the disk after it was written; restore or rebuild it"
         raise DamageError(problem, code="damaged-manifest", path=path)
@@ -253,9 +253,8 @@ def _version_of(facts: Mapping[str, Any]) -> str:
     return str(versions.get("hybrid", "")) if isinstance(versions, dict) else ""
 
 
-def _damaged(path: Path, error: InputError, facts: Mapping[str, Any] | None = None) -> InputError:
+def _damaged(path: Path, error: InputError, version: str = "") -> InputError:
     """Return the error about a record; one of a later hybrid is not damaged: its kinds and fields may be unknown."""
-    version = _version_of(facts or {})
     if is_later(version):
         problem = f"was written by hybrid {version}, which is newer than this one ({__version__}); update hybrid"
         return path_error(path, problem, code="newer-version", version=version)
