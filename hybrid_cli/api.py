@@ -50,8 +50,14 @@ class OpenIndex:
     Attributes:
         index: the index, or several and their fusion.
         documents: titles and texts; None if the corpora are not at the paths recorded in the index.
-        parts: the manifests of each index, several for one of shards.
+        parts: the manifests of each index, several for one of shards; () by default.
         opened: the call that opened it, which a copy in another process repeats.
+
+    Example:
+        >>> from hybrid_cli import open_index
+        >>> index = open_index("out/bm25")
+        >>> index.search(["table salt", "the moon"], k=1)["qid"].to_list()
+        ['0', '1']
     """
 
     index: Index
@@ -75,7 +81,7 @@ class OpenIndex:
 
         Args:
             queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
-            k: documents per query.
+            k: documents per query; 10 by default.
             filter: condition over the metadata of documents, such as `year >= 2020 AND lang = 'de'`.
             min_probability: least probability of a hit of a calibrated retriever. A query without hits has no row.
 
@@ -123,10 +129,19 @@ def open_retriever(path: PathLike, **options: Any) -> OpenIndex:
 
     Args:
         path: folder of the retriever or of `auto`, or its URL.
-        options: `device`, `threads` and `min_probability`.
+        options: `device`, `threads` and `min_probability`, as of `hybrid search`.
+
+    Returns:
+        The retriever; `search(queries, k=10)` returns its hits.
 
     Raises:
         InputError: no retriever, or an index of it is gone or was built again.
+
+    Example:
+        >>> from hybrid_cli import open_retriever
+        >>> hits = open_retriever("out/retriever").search("table salt", k=3)
+        >>> hits["rank"].to_list()
+        [1, 2, 3]
     """
     folder = _local(path)[0]
     settings = SearchOptions(**options)
@@ -146,8 +161,19 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
         options: search options of `hybrid search`, such as `k1`, `rm3`, `nprobe`, `model`, `device`,
             `threads`.
 
+    Returns:
+        The index; `search(queries, k=10)` returns its hits.
+
     Raises:
         InputError: no index at a path, or an option that does not apply to it.
+
+    Example:
+        >>> from hybrid_cli import open_index
+        >>> open_index("out/bm25", k1=1.2).search("table salt", k=2).columns
+        ['qid', 'docid', 'rank', 'score', 'title', 'text']
+        >>> hits = open_index("out/bm25", "out/dense", weights=[0.3, 0.7]).search("table salt")
+        >>> {"bm25_rank", "dense_rank"} < set(hits.columns)
+        True
     """
     folders = _local(*paths)
     if not folders:
@@ -170,12 +196,21 @@ def open_encoder(
     """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:
-        model: `minilm`, a folder or its URL, or a Hugging Face id.
-        device: `auto`, `cpu`, `cuda`, ...
-        dtype: `auto`, `fp32`, `bf16` or `fp16`.
+        model: minilm by default, a folder or its URL, or a Hugging Face id.
+        device: auto by default, `cpu`, `cuda`, ...
+        dtype: auto by default (bf16 where the processor supports it, else fp32), `fp32`, `bf16` or `fp16`.
+
+    Returns:
+        The encoder; the inner product of the vectors of a query and a document is their score.
 
     Raises:
         InputError: no such model, or an unusable device or dtype.
+
+    Example:
+        >>> from hybrid_cli import open_encoder
+        >>> encoder = open_encoder("minilm", dtype="fp32")
+        >>> encoder.encode_queries(["progress bar"]).shape
+        (1, 384)
     """
     from hybrid_cli.encoders.models import open_encoder as opened
 
@@ -184,9 +219,20 @@ def open_encoder(
 
 
 def open_run(path: PathLike) -> pl.DataFrame:
-    """Read a run (Parquet, TREC or MS MARCO): qid, docid, rank, score, in the order of its ranks.
+    """Read a run (Parquet, TREC or MS MARCO).
+
+    Args:
+        path: the file, or its URL.
+
+    Returns:
+        qid, docid, rank (from 1), score, in the order of the ranks.
 
     Raises:
         InputError: the file is not a run.
+
+    Example:
+        >>> from hybrid_cli import open_run
+        >>> open_run("out/bm25.parquet").columns
+        ['qid', 'docid', 'rank', 'score']
     """
     return runs.read_run(_local(path)[0])

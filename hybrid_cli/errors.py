@@ -38,6 +38,17 @@ class HybridError(Exception):
         code: name of the kind of failure, such as `grade-out-of-range`. Programs and tests compare the code and the
             fields: the wording of a message may change in any release.
         fields: facts of the message by name: `path`, `line`, `id`, `column`, `option` and others.
+
+    Args:
+        message: the fault, its place and the fix, in one line.
+        code: see the attribute; empty by default.
+        fields: see the attribute.
+
+    Example:
+        >>> from hybrid_cli import HybridError
+        >>> error = HybridError("out/run.parquet: no space left", code="no-space", path="out/run.parquet")
+        >>> error.code, error.fields
+        ('no-space', {'path': 'out/run.parquet'})
     """
 
     exit_code = 1
@@ -50,7 +61,21 @@ class HybridError(Exception):
 
 
 class InputError(HybridError):
-    """Unusable arguments or input files; exit code 2."""
+    """Unusable arguments or input files; exit code 2.
+
+    Args:
+        message: the fault, its place and the fix, in one line.
+        code: name of the kind of failure; empty by default.
+        fields: facts of the message by name.
+
+    Example:
+        >>> from hybrid_cli import InputError, open_run
+        >>> try:
+        ...     open_run("missing.trec")
+        ... except InputError as error:
+        ...     print(error.code, error.fields["path"])
+        no-such-file missing.trec
+    """
 
     exit_code = 2
 

@@ -1,5 +1,7 @@
 """The package as it is released: its version, files and metadata, and the promises of docs/stability.md."""
 
+import doctest
+import inspect
 import re
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ import hybrid_cli
 from hybrid_cli import __version__, commands, storage
 from hybrid_cli.cli.removed import REMOVED
 from hybrid_cli.evaluation import gate
+from hybrid_cli.stages.compose import compose
 from hybrid_cli.storage.records import newest_format
 from hybrid_cli.version import is_later
 
@@ -191,3 +195,56 @@ def test_an_issue_form_asks_for_what_exists(name: str) -> None:
     assert len({field["id"] for field in form["body"]}) == len(form["body"])
     calls = [call for field in form["body"] for call in re.findall(r"`(hybrid [^`]+)`", field["attributes"]["label"])]
     assert not [call for call in calls if complaint(call)]
+
+
+PUBLIC = [f"hybrid_cli.{name}" for name in hybrid_cli.__all__ if name != "__version__"]
+PUBLIC += ["hybrid_cli.evaluation.evaluate_queries", "hybrid_cli.lexical.analyze"]
+PUBLIC += ["hybrid_cli.training.Callback", "hybrid_cli.training.train"]
+
+
+@pytest.fixture(scope="module")
+def artifacts(tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose `out` has indexes, a run and a retriever."""
+    folder = tmp_path_factory.mktemp("documented")
+    (folder / "out").mkdir()
+    for path in tiny_runs.iterdir():
+        (folder / "out" / path.name).symlink_to(path)
+    compose([tiny_runs / "bm25", tiny_runs / "dense"], output=folder / "out" / "retriever")
+    return folder
+
+
+def documented(name: str) -> object:
+    module, _, name = name.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_example_of_a_public_name_runs(name: str, artifacts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(artifacts)
+    examples = doctest.DocTestParser().get_doctest(inspect.getdoc(documented(name)) or "", {}, name, None, None)
+    assert examples.examples
+    printed = StringIO()
+    assert doctest.DocTestRunner().run(examples, out=printed.write).failed == 0, printed.getvalue()
+
+
+def explained(text: str) -> dict[str, str]:
+    """Return parameter -> its lines in the sections Args and Attributes of a docstring."""
+    rows = re.findall(r"^    ([\w, ]+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    return {name: line for names, line in rows for name in names.split(", ")}
+
+
+METHODS = ["hybrid_cli.BM25.index", "hybrid_cli.Dense.index", "hybrid_cli.Index.search", "hybrid_cli.Retriever.of"]
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, *METHODS])
+def test_each_parameter_is_explained_with_its_default(name: str) -> None:
+    public = documented(name) if name in PUBLIC else getattr(documented(name.rpartition(".")[0]), name.split(".")[-1])
+    texts = explained(inspect.getdoc(public) or "")
+    for parameter in inspect.signature(public).parameters.values():  # type: ignore[arg-type]
+        if parameter.name == "self":
+            continue
+        text, default = texts[parameter.name], parameter.default
+        values = default if isinstance(default, tuple) else (default,)
+        if default not in (parameter.empty, None, "", ()):
+            shown = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+            assert all(re.search(rf"(?<!\w){value}(?!\w)", text) for value in shown), (parameter.name, default)

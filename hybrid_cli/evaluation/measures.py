@@ -590,17 +590,43 @@ def evaluate(run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: 
         run: a data frame, a dictionary `{qid: {docid: score}}` or a path; see `runs.run_table`.
         qrels: a data frame with qid, docid and relevance, a dictionary `{qid: {docid: grade}}`, or a path.
         measures: names such as `nDCG@10`, in the spelling of hybrid, ir_measures, ranx or trec_eval.
-        level: lowest relevant grade; nDCG uses all grades.
+        level: lowest relevant grade, 1 by default; nDCG uses all grades.
+
+    Returns:
+        Measure, as spelled in `measures` -> mean.
 
     Raises:
         InputError: an unknown measure, something that is no run or no judgments, or no common query.
+
+    Example:
+        >>> from hybrid_cli import evaluate
+        >>> evaluate({"q": {"a": 2.0, "b": 1.0}}, {"q": {"b": 1}}, ["MRR@10", "R@1"])
+        {'MRR@10': 0.5, 'R@1': 0.0}
     """
     values = evaluate_queries(run, qrels, measures, level=level)
     return {name: mean_of(values, name) for name in values["measure"].unique(maintain_order=True)}
 
 
 def evaluate_queries(run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: int = 1) -> pl.DataFrame:
-    """Return the value of each judged query: measure, qid, value; see `evaluate`."""
+    """Return the value of each judged query; a query without hits has the value 0.
+
+    Args:
+        run: a data frame, a dictionary `{qid: {docid: score}}` or a path; see `runs.run_table`.
+        qrels: a data frame with qid, docid and relevance, a dictionary `{qid: {docid: grade}}`, or a path.
+        measures: names such as `nDCG@10`, in the spelling of hybrid, ir_measures, ranx or trec_eval.
+        level: lowest relevant grade, 1 by default; nDCG uses all grades.
+
+    Returns:
+        measure, qid, value.
+
+    Raises:
+        InputError: as for `evaluate`.
+
+    Example:
+        >>> from hybrid_cli.evaluation import evaluate_queries
+        >>> evaluate_queries({"q": {"a": 2.0, "b": 1.0}}, {"q": {"b": 1}}, ["MRR@10"]).rows()
+        [('MRR@10', 'q', 0.5)]
+    """
     if isinstance(measures, str):
         raise InputError(f"measures: needs a list, such as [{measures!r}]", code="not-a-list")
     return evaluate_run(run_table(run), qrels_table(qrels), measures, level)

@@ -29,19 +29,25 @@ def fuse(
     Args:
         runs: name -> run: a data frame (polars or pandas: qid, docid, score or rank), a dictionary
             `{qid: {docid: score}}`, or the path of a run file.
-        method: key in `methods.METHODS`, or a name of ranx.
+        method: fusion method, minmax by default, or its name in ranx.
         weights: one per run, in order or by name; equal if None.
         normalize: normalization of each list; None for that of the method.
         missing: rule for documents that a list lacks, except `exact`; None for that of the method.
-        rrf_k: constant k in 1 / (k + rank), for `rrf`.
-        depth: hits read from each run; None for all.
-        hits: hits kept per query.
+        rrf_k: constant k in 1 / (k + rank), for `rrf`; 60 by default.
+        depth: hits read from each run, 1000 by default; None for all.
+        hits: hits kept per query; 1000 by default.
 
     Returns:
         qid, docid, rank (from 1), score; as `hybrid fuse` writes it.
 
     Raises:
         InputError: fewer than two runs, an unknown method, a weight too few, or something that is no run.
+
+    Example:
+        >>> from hybrid_cli import fuse
+        >>> first, second = {"q": {"a": 12.0, "b": 9.5}}, {"q": {"b": 0.8, "c": 0.6}}
+        >>> fuse({"bm25": first, "dense": second}, method="rrf", hits=2).select("docid", "rank").rows()
+        [('b', 1), ('a', 2)]
     """
     if not isinstance(runs, Mapping) or len(runs) < 2:
         raise InputError("fuse: needs two or more runs by name, such as {'bm25': a, 'dense': b}", code="too-few-runs")

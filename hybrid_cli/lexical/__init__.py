@@ -21,11 +21,19 @@ def analyze(texts: Sequence[str], language: str = BM25Options.language) -> list[
 
     Args:
         texts: queries or documents.
-        language: language of the index, such as `de`.
+        language: language of the index; en by default.
+
+    Returns:
+        The terms of each text.
 
     Raises:
         InputError: an unknown language, or one text in place of a list.
         HybridError: Java does not start, or lacks the language.
+
+    Example:
+        >>> from hybrid_cli.lexical import analyze
+        >>> analyze(["parsing the JSON strings"])
+        [['pars', 'json', 'string']]
     """
     if isinstance(texts, str):
         from hybrid_cli.errors import InputError

@@ -31,13 +31,27 @@ _QUERIES_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class BM25(BM25Options):
-    """BM25 as Lucene computes it, over an impact matrix in memory; see `BM25Options` for the parameters."""
+    """BM25 as Lucene computes it, over an impact matrix in memory.
+
+    Attributes:
+        k1: saturation of term frequency; 0.9 by default.
+        b: strength of document length normalization, from 0 to 1; 0.4 by default.
+        fields: indexed fields, title and text by default; `title=3` counts each word of the title three times (BM25F).
+        language: analyzer: en (Porter stemmer) by default, or a code such as `de`, `fr` or `zh`.
+
+    Example:
+        >>> from hybrid_cli import BM25
+        >>> index = BM25(k1=1.2).index({"a": "salt in sea water", "b": "oxygen in the blood"})
+        >>> index.search("salt water", k=5)["docid"].to_list()
+        ['a']
+    """
 
     def index(self, documents: DocumentsLike) -> LexicalIndex:
         """Analyze documents and return their index; documents without a term of the query are no hits.
 
         Args:
-            documents: see `documents_table`; `fields` are indexed.
+            documents: texts, whose docids are "0", "1", ...; a dictionary `{docid: text}`; dictionaries with `docid`,
+                `text` and maybe `title`; or a data frame (polars or pandas) with such columns.
 
         Raises:
             InputError: unusable documents, no such field, or a language whose document lengths only Lucene knows.
@@ -71,6 +85,12 @@ class Dense:
 
     Attributes:
         encoder: encoder of queries and documents, such as `open_encoder("minilm")`.
+
+    Example:
+        >>> from hybrid_cli import Dense, open_encoder
+        >>> index = Dense(open_encoder("minilm")).index({"a": "salt in sea water", "b": "oxygen in the blood"})
+        >>> index.search("breathing", k=1)["docid"].to_list()
+        ['b']
     """
 
     encoder: Encoder
@@ -78,8 +98,11 @@ class Dense:
     def index(self, documents: DocumentsLike) -> MemoryVectors:
         """Encode documents and return their index.
 
+        Args:
+            documents: as for `BM25.index`.
+
         Raises:
-            InputError: unusable documents; see `documents_table`.
+            InputError: unusable documents.
         """
         table = documents_table(documents)
         vectors = self.encoder.encode_documents(table["title"].to_list(), table["text"].to_list())

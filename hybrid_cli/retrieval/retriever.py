@@ -67,15 +67,23 @@ class RerankStep:
 
 @dataclass(frozen=True)
 class Retriever(Index):
-    """Indexes of one corpus and the fusion of their hits.
+    """Indexes of one corpus and the fusion of their hits; `Retriever.of` makes one.
 
     Attributes:
         sides: name -> open index, in the order of the weights.
         recipe: method, weights and the rule for documents that a side does not return.
-        depth: hits of each side that are fused.
+        depth: hits of each side that are fused; 1000 by default.
         reranker: rescores the first fused hits; None for none.
         calibration: gives the hits probabilities; None for none.
         min_probability: least probability of a hit; None for all hits.
+
+    Example:
+        >>> from hybrid_cli import BM25, Retriever
+        >>> texts = {"a": "salt in sea water", "b": "oxygen in the blood"}
+        >>> sides = {"usual": BM25().index(texts), "short": BM25(b=0.9).index(texts)}
+        >>> hits = Retriever.of(sides, "weighted-sum", weights=[0.3, 0.7]).search("sea", k=1)
+        >>> hits.select("docid", "usual_rank", "short_rank").rows()
+        [('a', 1, 1)]
     """
 
     sides: Mapping[str, Index]
@@ -102,8 +110,12 @@ class Retriever(Index):
 
         Args:
             sides: name -> index, such as `BM25().index(texts)`.
-            method, weights, normalize, missing, rrf_k: see `fusion.fuse`; `missing` may be `exact`.
-            depth: hits of each index that are fused.
+            method: fusion method; minmax by default.
+            weights: one per index, in order or by name; equal if None.
+            normalize: normalization of each list; None for that of the method.
+            missing: rule for documents that an index does not return, such as `exact`; None for that of the method.
+            rrf_k: constant k in 1 / (k + rank), for `rrf`; 60 by default.
+            depth: hits of each index that are fused; 1000 by default.
 
         Raises:
             InputError: an unknown method, or a weight too few.

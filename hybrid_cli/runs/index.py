@@ -138,7 +138,18 @@ class Hits:
 
 
 class Index(ABC):
-    """Documents that are searched; hits are rows of `documents`."""
+    """Documents that are searched; hits are rows of `documents`.
+
+    BM25, learned sparse and dense indexes, retrievers and indexes of other packages are subclasses.
+
+    Example:
+        >>> import polars as pl
+        >>> from hybrid_cli import BM25, Index
+        >>> index: Index = BM25().index({"a": "salt in sea water", "b": "oxygen in the blood"})
+        >>> prepared = index.prepare(pl.DataFrame({"qid": ["1"], "text": ["blood"]}))
+        >>> index.documents.ids.gather(index.hits(prepared, 10).rows).to_list()
+        ['b']
+    """
 
     passages: Documents | None = None  # of which the hits are documents
     hits_at_once = 1 << 22
@@ -175,7 +186,7 @@ class Index(ABC):
 
         Args:
             queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
-            k: documents per query.
+            k: documents per query; 10 by default.
 
         Returns:
             qid, docid, rank (from 1), score, and what an index adds; queries without hits have no rows.

@@ -49,15 +49,26 @@ def train(
     Args:
         examples: dictionaries with `query`, `positive` and `negatives` (a list): texts, or dictionaries with `text` and
             maybe `title`, `docid` and `teacher_score`. Documents with equal texts are one document.
-        model: start model: `minilm`, a folder, or a Hugging Face id.
-        loss: name of a loss that needs no scorer and no lexical index, such as `nll`, `margin` or `bpr`.
-        options: steps, batch size, negatives of a query, learning rate, seed, ...
-        device: `auto`, `cpu`, `cuda`, ...
+        model: start model: minilm by default, a folder, or a Hugging Face id.
+        loss: name of a loss that needs no scorer and no lexical index: nll by default, `margin`, `bpr`, ...
+        options: steps, batch size, negatives of a query, learning rate, seed, ...; those of `Sampling` by default.
+        device: auto by default, `cpu`, `cuda`, ...
         callbacks: are called by the training loop; see `Callback`.
         parameters: parameters of the loss, such as `temperature`, `xi` or `distill`.
 
+    Returns:
+        The trained encoder.
+
     Raises:
         InputError: unusable examples, model or loss.
+
+    Example:
+        >>> from hybrid_cli.training import train
+        >>> from hybrid_cli.training.options import Sampling
+        >>> examples = [{"query": "wrap a cell", "positive": "Wrap text in a cell.", "negatives": ["Render a bar."]}]
+        >>> trained = train(examples, options=Sampling(max_steps=1, batch_size=1))
+        >>> trained.encode_queries(["progress"]).shape
+        (1, 384)
     """
     if loss not in LOSSES:
         raise InputError(f"loss {loss}: unknown; choices: {', '.join(LOSSES)}", code="unknown-choice", value=loss)

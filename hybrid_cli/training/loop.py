@@ -131,7 +131,16 @@ class Validator:
 
 
 class Callback:
-    """Functions that the training loop calls in the first process. A subclass overrides some of them."""
+    """Functions that the training loop calls in the first process. A subclass overrides some of them.
+
+    Example:
+        >>> from hybrid_cli.training import Callback
+        >>> class Printed(Callback):
+        ...     def on_epoch(self, epoch):
+        ...         print(f"epoch {epoch}")
+        >>> Printed().on_epoch(1)
+        epoch 1
+    """
 
     def on_start(self, facts: Mapping[str, Any], curve: Sequence[tuple[int, str, float]]) -> None:
         """Receive `Job.facts`, and the learning curve of the checkpoint from which the training resumes."""
