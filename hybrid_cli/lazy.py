@@ -22,7 +22,6 @@ def attach(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[
     def get(name: str) -> Any:
         if name in modules:
             return getattr(import_module(modules[name]), name)
-        problem = f"module {package!r} has no attribute {name!r}"
-        raise AttributeError(problem, name=name, obj=sys.modules[package])
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
 
     return get, lambda: sorted(sys.modules[package].__all__)

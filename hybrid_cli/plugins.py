@@ -151,11 +151,6 @@ class Registry(Mapping[str, T], Generic[T]):
         """Remove the entries of a plugin."""
         self._entries = {name: entry for name, entry in self._entries.items() if entry.origin != origin}
 
-    def discard(self, name: str) -> None:
-        """Remove an entry of others, if there is one of this name."""
-        if (entry := self._entries.get(name.lower())) is not None and entry.origin != HYBRID:
-            del self._entries[name.lower()]
-
     def __getitem__(self, name: str) -> T:
         entry = self.entry(name)
         self._prepare(entry)
@@ -278,11 +273,6 @@ def register(group: str, name: str, value: Any = None) -> Any:
     origin = _loading.get() or Origin(str(getattr(value, "__module__", "__main__")))
     registry(group).add(name, value, origin)
     return value
-
-
-def unregister(group: str, name: str) -> None:
-    """Remove an entry that `register` added."""
-    registry(group).discard(name)
 
 
 # -------------------------------------------------------------------------------------------------------------- files

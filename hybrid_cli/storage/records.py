@@ -224,7 +224,8 @@ def _unchanged(stored: Any, content: str, path: Path) -> Any:
 
 def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) -> AnyRecord:
     facts = values if isinstance(values, dict) else {}
-    written, kind, version = facts.get("format"), facts.get("kind"), _version_of(facts)
+    written, kind, versions = facts.get("format"), facts.get("kind"), facts.get("versions")
+    version = str(versions.get("hybrid", "")) if isinstance(versions, dict) else ""
     newest = newest_format(kind) if kind in list(Kind) else sys.maxsize
     if isinstance(written, int) and written > newest:  # its other fields may be unknown here
         problem = (
@@ -245,12 +246,6 @@ def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) 
         facts = {"format": parsed.format, "version": version, "command": command}
         raise path_error(path, problem, code="older-format", **facts)
     return parsed
-
-
-def _version_of(facts: Mapping[str, Any]) -> str:
-    """Return the version of hybrid that wrote a record; empty if it is unknown."""
-    versions = facts.get("versions")
-    return str(versions.get("hybrid", "")) if isinstance(versions, dict) else ""
 
 
 def _damaged(path: Path, error: InputError, version: str = "") -> InputError:
