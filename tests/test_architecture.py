@@ -53,7 +53,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_754,
+    "code lines": 40_753,
     "files": 276,
     "commands": 38,
     "names of options": 240,

@@ -1,4 +1,7 @@
-"""Commands, options and values of options that were removed, and what to use instead."""
+"""Commands, options and values of options that were removed after 0.2.0, and what to use instead.
+
+docs/stability.md promises these errors until 1.0, and the changelog names each word.
+"""
 
 from __future__ import annotations
 

@@ -11,14 +11,13 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_cli.lexical import compilation
+from hybrid_cli.lexical.compilation import jit as _jit
 from hybrid_cli.lexical.word_rules import Rules, Table
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
-_jit = compilation.jit
 _UNITS = 255  # UTF-16 code units of a word; Lucene splits longer ones
 _BYTES = 4 * _UNITS
 _SEED, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # of the hash FNV-1a
