@@ -21,6 +21,7 @@ from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.commands import Encode, SearchOptions, TrainDense
 from hybrid_cli.commands.retrieval import RETRIEVER
 from hybrid_cli.errors import InputError
+from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.given import QueriesLike
 from hybrid_cli.runs.index import Index
@@ -29,6 +30,7 @@ from hybrid_cli.settings.conversion import has_url
 if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.encoders.options import Precision
+    from hybrid_cli.evaluation.measures import QrelsLike
 
 PathLike = str | os.PathLike[str]
 _FILTERS = 4  # whose masks are kept
@@ -105,11 +107,29 @@ class OpenIndex:
         documents = self.documents.documents(hits["passage" if "passage" in hits.columns else "docid"])
         return hits.hstack(documents.drop("docid"))
 
+    def tuned(self, queries: QueriesLike, qrels: QrelsLike, measure: str) -> OpenIndex:
+        """Return the retriever with the weights that judged queries choose; see `Retriever.tuned`.
+
+        Raises:
+            InputError: one index, which has no weights, or useless judgments.
+        """
+        if not isinstance(self.index, Retriever) or self.opened is None:
+            raise InputError("tuned: one index has no weights; open several, or a retriever", code="other-kind")
+        index = self.index.tuned(queries, qrels, measure)
+        return replace(self, index=index, opened=partial(_with_recipe, self.opened, index.recipe))
+
     @cached_property
     def _within(self) -> Callable[[str], Index]:
         """From a filter to the index of the documents that it keeps; the last ones are kept."""
         metadata = metadata_of(self.parts)
         return lru_cache(_FILTERS)(lambda text: self.index.within(metadata.allowed(text)))
+
+
+def _with_recipe(opened: Callable[[], OpenIndex], recipe: FusionRecipe) -> OpenIndex:
+    """Open a retriever, and return it with another fusion."""
+    before = opened()
+    assert isinstance(before.index, Retriever)
+    return replace(before, index=replace(before.index, recipe=recipe), opened=partial(_with_recipe, opened, recipe))
 
 
 def _with_probability(index: Index, min_probability: float) -> Index:

@@ -29,10 +29,9 @@ from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.prediction_powered import CorrectedMean, rectified
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.fusion.methods import METHODS, FusionRecipe
-from hybrid_cli.fusion.options import Tuning
-from hybrid_cli.fusion.prior import read_prior
-from hybrid_cli.fusion.selection import Choice, Trials, select
+from hybrid_cli.fusion.methods import FusionRecipe
+from hybrid_cli.fusion.prior import prior_of
+from hybrid_cli.fusion.selection import Choice, Trials, row_of
 
 MEASURES = ["nDCG@10", "MRR@10"]
 DRAWS, MACHINES, DEPTH, HIGHEST, SEED = 1000, 20, 10, 3, 42
@@ -147,14 +146,9 @@ def tabulated(
         return np.divide(gains, ideal, out=np.zeros_like(gains), where=ideal > 0).ravel()
 
     joined = Lists.of(opened, 1000)
-    choices, values = [], []
-    for method, k in (("minmax", 60.0), ("zscore", 60.0), ("rrf", 60.0), ("rrf", 10.0)):
-        recipe = FusionRecipe(method, (1.0, 1.0), METHODS[method].missing, None, k)
-        grid = tuning.MethodGrid(recipe, tuning.default_grid(recipe))
-        more, (table,) = tuning.tabulate(grid, joined.blocks, joined.qids, [pool], 1000, ndcg)
-        choices += more
-        values.append(table.reshape(len(more), len(grades), len(qids)))
-    whole = iter(np.concatenate(values).transpose(1, 0, 2))
+    grid = tuning.MethodGrid(FusionRecipe("minmax", (1.0, 1.0), "zero"), "linear")
+    choices, (table,) = tuning.tabulate(grid, list(joined.blocks()), joined.qids, [pool], 1000, ndcg)
+    whole = iter(table.reshape(len(choices), len(grades), len(qids)).transpose(1, 0, 2))
     return choices, {name: [next(whole) for _ in draws] for name, draws in graded.items()}
 
 
@@ -177,9 +171,9 @@ def regrets(name: str, qrels_path: Path, paths: list[Path]) -> Iterator[dict[str
     """Yield one row per machine and number of queries of people."""
     choices, by_rater = tabulated(collection.read_qrels(qrels_path), paths, np.random.default_rng(SEED))
     (people,) = by_rater.pop("people")
-    curves = read_prior("nDCG@10", [name])
-    assert curves is not None
-    prior, size = curves.values(choices, 1), people.shape[1]
+    prior, size = prior_of("minmax", [choice.weights[1] for choice in choices], 0.5, "nDCG@10", [name]), people.shape[1]
+    assert prior is not None
+    untuned = row_of(choices, (0.5, 0.5))
     for count in JUDGED_BY_PEOPLE:
         random = np.random.default_rng(SEED)
         drawn = [random.permutation(size) for _ in range(WEIGHT_DRAWS)]
@@ -191,9 +185,9 @@ def regrets(name: str, qrels_path: Path, paths: list[Path]) -> Iterator[dict[str
                 if kind in by_rater:
                     of_machine = by_rater[kind][number % MACHINES]
                     values, weight = rectified(values, of_machine[:, judged], of_machine[:, rest])
-                table = Trials(choices, values, prior, Tuning.prior_queries)
+                known = prior.of_values(people[:, judged], values)
                 true = people[:, rest].mean(axis=1)
-                lost.append(true.max() - true[select(table, Tuning.folds, SEED).row])
+                lost.append(true.max() - true[Trials(choices, values, untuned, known).plateau().chosen])
                 weights.append(weight)
             yield {
                 "collection": name, "machine": kind, "people": count, "regret": float(np.mean(lost)),

@@ -161,7 +161,7 @@ def test_tuned_weights_are_read_by_a_later_fusion(
     assert artifacts.read_manifest(weights, Kind.WEIGHTS).counts == {"queries": 5, "trials": 5}
     assert content["runs"] == ["bm25", "dense"]
     assert (content["method"], content["missing"], content["queries"]) == ("zscore", "min", 5)
-    assert list(content["weights"]) in content["plateau"]
+    assert content["shares"] in content["plateau"]
     printed = capsys.readouterr().out
     assert all(figure(content[name]) in printed for name in ("score", "held_out"))
     output = fuse(both(tiny_runs), output=tmp_path / "f.parquet", weights=f"@{weights}")
@@ -181,15 +181,14 @@ def test_tuned_weights_are_read_by_a_later_fusion(
         fuse(both(tiny_runs)[::-1], output=tmp_path / "g.parquet", weights=f"@{weights}")
 
 
-def test_tuning_chooses_method_and_weights_together(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
-    tuning: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True, "step": 0.25}
-    weights = fuse(both(tiny_runs), output=tmp_path / "w.json", index=indexes(tiny_runs), **tuning)
+def test_further_methods_are_tried_next_to_the_first(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+    """Five queries choose no method."""
+    tuning: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True, "step": 0.25, "index": indexes(tiny_runs)}
+    weights = fuse(both(tiny_runs), output=tmp_path / "w.json", methods=["zscore", "rrf", "weighted-sum"], **tuning)
     content = json.loads(weights.read_text("utf-8"))
-    tried = {trial["method"] for trial in content["trials"]}
-    assert tried == {"minmax", "zscore", "rrf k=60", "rrf k=10", "weighted-sum"}
-    assert content["best"]["score"] == max(trial["score"] for trial in content["trials"])
-    exact: dict[str, Any] = {"index": indexes(tiny_runs)} if content["missing"] == "exact" else {}
-    output = fuse(both(tiny_runs), output=tmp_path / "f.parquet", weights=f"@{weights}", **exact)
+    assert {trial["method"] for trial in content["trials"]} == {"zscore", "rrf k=60", "weighted-sum"}
+    assert content["method"] == "zscore"
+    output = fuse(both(tiny_runs), output=tmp_path / "f.parquet", weights=f"@{weights}")
     assert mean_reciprocal_rank(output, tiny / "qrels.test.parquet") == pytest.approx(content["score"])
 
 
@@ -293,17 +292,16 @@ def test_runs_of_different_depth_are_noted(tiny_runs: Path, tiny: Path, tmp_path
 def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
     again = search(tiny, split="test", index=tiny_runs / "dense", hits=3, output=tmp_path / "again.parquet")
     exact: dict[str, Any] = {"index": indexes(tiny_runs), "method": "weighted-sum", "missing": "exact"}
-    cases: list[tuple[list[Path], dict[str, Any], float]] = [(both(tiny_runs), {"prior_queries": 15}, 15 / 20)]
-    cases += [(both(tiny_runs), exact, 1 / 2), (both(tiny_runs), {"prior_queries": 0}, 0)]
-    cases += [([Path(shutil.copy(path, tmp_path)) for path in both(tiny_runs)], {"prior_queries": 15}, 15 / 20)]
-    cases += [([both(tiny_runs)[1], again], {}, 0), (both(tiny_runs), {"missing": "min"}, 0)]
-    cases += [(both(tiny_runs), {"methods": ["borda"]}, 0), (both(tiny_runs), {**exact, "grid": "log"}, 0)]
-    for number, (pair, options, share) in enumerate(cases):
+    copies = [Path(shutil.copy(path, tmp_path)) for path in both(tiny_runs)]
+    cases: list[tuple[list[Path], dict[str, Any], bool]] = [(both(tiny_runs), {}, True), (both(tiny_runs), exact, True)]
+    cases += [(copies, {}, True), ([both(tiny_runs)[1], again], {}, False)]
+    cases += [(both(tiny_runs), options, False) for options in ({"missing": "min"}, {"methods": ["borda"]})]
+    cases += [(both(tiny_runs), {**exact, "grid": "log"}, False), (both(tiny_runs), {"step": 1.0}, False)]
+    for number, (pair, options, used) in enumerate(cases):
         output = tmp_path / f"{number}.json"
         fuse(pair, output=output, qrels=tiny, split="test", tune=True, **options)
         content = json.loads(output.read_text("utf-8"))
-        assert content["share_of_prior"] == pytest.approx(share)
-        assert (content["no_prior"] is None) is (share > 0)
+        assert (content["no_prior"] is None) is (content["more_may_add"] is not None) is used
 
 
 ROWS = [

@@ -20,7 +20,7 @@ from hybrid_cli.collections.judgments import FileJudgments, skipped_path
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.retrieved import pools
-from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, prior_values, query_values, weight_range
+from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, query_values, weight_range
 from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
 from hybrid_cli.storage import Kind
@@ -184,21 +184,23 @@ def _ndcg(judged: pl.DataFrame) -> np.ndarray:
 def test_the_weights_that_fit_are_those_within_one_standard_error() -> None:
     weights = np.array(WEIGHTS)
     for flat in ([np.full(len(weights), 0.5)] * 4, [-np.abs(weights - 0.8)]):  # equal values; a single query
-        found = weight_range(flat)
+        found = weight_range(flat, None, "nDCG@10")
         assert (found.chosen, found.low, found.high) == (0.5, 0.0, 1.0)
-    sharp = weight_range([-np.abs(weights - peak) for peak in (0.65, 0.7, 0.75)])
+    sharp = weight_range([-np.abs(weights - peak) for peak in (0.65, 0.7, 0.75)], None, "nDCG@10")
     assert sharp.chosen == pytest.approx(0.7)
     assert 0.6 <= sharp.low < 0.7 < sharp.high <= 0.8
 
 
-def test_the_prior_of_other_collections_moves_the_weight_of_few_queries() -> None:
-    weights = np.array(WEIGHTS)
-    values, prior = [-np.abs(weights - 0.9)] * 2, -np.abs(weights - 0.3)
-    assert weight_range(values).chosen == pytest.approx(0.9)
-    assert weight_range(values, prior).chosen == pytest.approx(0.3)  # it counts for 5 queries
-    assert weight_range(values * 10, prior).chosen == pytest.approx(0.9)
-    single = weight_range(values[:1], prior)
-    assert (single.low, single.high) == (0.0, 1.0)  # one query has no standard error
+def test_the_weights_of_few_queries_shrink_towards_equal_ones() -> None:
+    values = [-np.abs(np.array(WEIGHTS) - 0.9) / 10] * 20
+
+    def chosen(values: list[np.ndarray], dense: int | None) -> float:
+        return weight_range(values, dense, "nDCG@10").chosen
+
+    assert chosen(values[:9], 1) == 0.5  # fewer than ten say nothing
+    assert chosen(values, None) == pytest.approx(0.9)
+    assert 0.5 < chosen(values[:12], 1) < 0.9
+    assert chosen(values * 50, 1) == chosen(values * 50, 0) == pytest.approx(0.9, abs=0.051)
 
 
 @pytest.mark.parametrize(("kinds", "known"), [(("lexical index", "dense index"), True), (("dense index",) * 2, False)])
@@ -209,7 +211,7 @@ def test_the_prior_is_for_a_lexical_and_a_dense_run(tmp_path: Path, kinds: tuple
         with open_output(index, kind=Kind(kind)).folder() as (folder, _):
             (folder / "data").write_text(name)
         places[name] = write_run(tmp_path / f"{name}.parquet", inputs={"index": index})
-    assert (prior_values(lineage.dense_side(places), "nDCG@10") is not None) == known
+    assert (lineage.dense_side(places) == 1) == known
 
 
 def test_the_weight_is_shown_for_two_judged_runs(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def truth(workdir: Path) -> Grades:
 
 
 def tuned(output: str, qrels: str = "people.tsv", machine: str | None = None) -> dict[str, Any]:
-    how: dict[str, Any] = {"method": "minmax", "measure": "nDCG@5", "prior_queries": 0, "qrels": Path(qrels)}
+    how: dict[str, Any] = {"method": "minmax", "measure": "nDCG@5", "qrels": Path(qrels)}
     how["machine"] = None if machine is None else Path(machine)
     made = fuse(["one.trec", "two.trec"], tune=True, output=Path(output), **how)
     content: dict[str, Any] = json.loads(made.read_text("utf-8"))
@@ -164,7 +164,7 @@ def test_a_machine_that_is_right_finds_better_weights_and_a_useless_one_loses_no
             values, weight = people[:, judged], 0.0
             if name != "people":
                 values, weight = rectified(values, machines[name][:, judged], machines[name][:, rest])
-            lost[name].append(true.max() - true[select(Trials(choices, values), 5, 1).row])
+            lost[name].append(true.max() - true[select([Trials(choices, values)], 5, 1).row])
             weights[name].append(weight)
     means = {name: np.mean(values) for name, values in lost.items()}
     assert means["right"] < 0.8 * means["people"]

@@ -308,7 +308,8 @@ def open_retriever(files: RetrieverFiles, options: Searching | None = None) -> R
         options = options.changed(group=stored.group)
     sides = dict(zip(files.names, open_sides(files.indexes, options).values(), strict=True))
     calibration = files.calibration if options.group == stored.group else None
-    return Retriever(sides, stored.recipe, stored.depth, reranker, calibration, options.min_probability)
+    default = None if stored.scales is None else (default_shares(files.manifests), stored.scales)
+    return Retriever(sides, stored.recipe, stored.depth, reranker, calibration, options.min_probability, default)
 
 
 def open_searchable(
@@ -349,7 +350,8 @@ def open_fused(
     if path := weights_path(weights):
         return Retriever(sides, stored_recipe(path, read_tuned(path), names, {}))
     shares = chosen_weights(weights, FusionRecipe("weighted-sum", default_shares(manifests), "exact"), names).weights
-    return Retriever(sides, default_fusion(sides, manifests, shares).recipe)
+    fusion = default_fusion(sides, manifests, shares)
+    return Retriever(sides, fusion.recipe, default=(default_shares(manifests), fusion.scales))
 
 
 @dataclass(frozen=True)

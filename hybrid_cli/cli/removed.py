@@ -37,6 +37,7 @@ REMOVED = {
     **{f"{command} --measures": "--measure" for command in ("evaluate", "report")},
     **{f"{command} --retriever": f"hybrid {command} RETRIEVER" for command in ("evaluate", "judge", "report")},
     "export --tag": "--output NAME.trec",
+    "fuse --prior-queries": "",
     "index-bm25 --tune-measure": "--measure",
     "label --drop-own": "",
     "rerank --depths": "--depth",

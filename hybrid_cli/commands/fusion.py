@@ -51,13 +51,12 @@ class WeightTuning(Seeded):
     """Options of tuning a fusion, with `--tune`.
 
     Attributes:
-        methods: Methods to try. `auto`: minmax, zscore and rrf, and with `--index` weighted-sum; `--method` tries one.
+        methods: Methods to try. `auto`: with `--index` weighted-sum, else minmax; `--method` tries one. The first is
+            chosen, unless another is better on held-out queries.
         grid: Weights that are tried: `linear`, `scaled` by the deviations of the scores, `log`, `reciprocal`, or those
             of a paper: `clear`, `roc`, `spar`.
         step: Distance between weights of the grids `linear` and `scaled`.
         folds: Folds of the queries for the held-out score.
-        prior_queries: Weight of the stored tuning curves of other collections, as a number of judged queries; 0 ignores
-            these curves.
         machine: Qrels of a machine (`judge --llm`) for these and more queries, which the judgments of people correct.
         seed: Random seed of the folds.
     """
@@ -66,7 +65,7 @@ class WeightTuning(Seeded):
 
     scopes = (
         scope(when(tune=GIVEN, named=_NO_METHOD), "methods")
-        + scope(when(tune=GIVEN), "grid", "folds", "prior_queries", "machine", "seed")
+        + scope(when(tune=GIVEN), "grid", "folds", "machine", "seed")
         + scope(when(tune=GIVEN, grid=("auto", "linear", "scaled")), "step")
     )
 
@@ -74,14 +73,13 @@ class WeightTuning(Seeded):
     grid: Grid | Literal["auto"] = option(Tuning.grid)
     step: float = option(Tuning.step, above=0, maximum=1)
     folds: int = option(Tuning.folds, minimum=2)
-    prior_queries: float = option(Tuning.prior_queries, minimum=0)
     machine: InheritedOptionalPath = option(None)
     seed: int = inherited()
 
 
 @dataclass(frozen=True)
 class Fuse(OnDevice, Threaded, WeightTuning, Writes):
-    """Fuse runs into one, or tune method and weights of a fusion.
+    """Fuse runs into one, or tune the weights of a fusion.
 
     A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
     them 0, `weighted-sum` computes their exact scores. With `--qrels`, the scores of the single runs and of the fused
@@ -98,12 +96,12 @@ class Fuse(OnDevice, Threaded, WeightTuning, Writes):
         hits: Hits kept per query.
         missing: A document that a list lacks: `exact` score of `--index`, `min` of the list, `zero`, `ignore` the list,
             or `drop` the document.
-        index: Index of each run, in order: `a,b`. `--tune` then tries the exact sum too.
+        index: Index of each run, in order: `a,b`. `--tune` then tunes the exact sum.
         queries: Queries or collection; overrides the paths recorded in the runs.
         qrels: Qrels or collection; prints the score of each run.
         split: Split of the collection in `--qrels` or `--queries`.
         measure: Measure of the comparison and tuning.
-        tune: Tune method and weights on `--qrels` and write them as JSON.
+        tune: Tune the weights on `--qrels` and write them as JSON.
     """
 
     command = "fuse"
@@ -184,7 +182,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
 
     The retriever names its indexes and their fusion, and copies nothing. By default it sums exact scores, each in units
     of its standard deviation over the collection: .3 for lexical indexes, .7 for dense ones. `--tune` chooses the
-    fusion on judged queries.
+    weights on judged queries.
 
     Attributes:
         indexes: Lexical and dense indexes of one corpus.
@@ -198,7 +196,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
         queries: Queries, or a collection with `--split`, that the deviations are of, or the judgments in `--qrels`.
         split: Split of the collection in `--queries` or `--qrels`.
         seed: Random seed of the sentences and folds.
-        tune: Search the queries of `--qrels`, and choose method and weights on them.
+        tune: Search the queries of `--qrels`, and choose the weights on them: ten or more move them from the default.
         calibrate: Learn the probability of a hit from the queries of `--qrels`, for `search --min-probability`.
         qrels: Qrels, or a collection with `--split`, whose judged queries tune the fusion or calibrate its hits.
         measure: Measure to maximize.

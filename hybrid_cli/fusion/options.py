@@ -21,15 +21,13 @@ class Tuning:
     """How weights are tuned.
 
     Attributes:
-        methods: methods to try; `auto` is min-max, z-score and RRF.
+        methods: methods to try; `auto` is the exact sum of scores with indexes, else min-max.
         grid: grid of the weights; `auto` is `scaled` for sums of raw scores, else `linear`.
         step: distance between weights of the linear and the scaled grid.
         folds: folds of the queries for the held-out score.
-        prior_queries: weight of the curves of other collections, in judged queries.
     """
 
     methods: Sequence[str] = ("auto",)
     grid: Grid | Literal["auto"] = "auto"
     step: float = 0.05
     folds: int = 5
-    prior_queries: float = 5.0

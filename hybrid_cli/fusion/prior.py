@@ -1,106 +1,81 @@
-"""The prior of `fuse --tune`: mean values of each method by the weight of the dense run, on other collections.
+"""The prior of tuning: the gains of every weight over the untuned one, on other collections.
 
-`prior.json` is rebuilt by `make prior` and holds the curves of every collection, so that an evaluation can leave a
-collection out.
+`prior.json` is rebuilt by `make prior`. It names its encoder and its collections, and holds the curve of each one, so
+that an evaluation can leave a collection out.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybrid_cli.fusion.methods import METHODS
-from hybrid_cli.fusion.selection import Choice, Values
+from hybrid_cli.fusion.selection import Choice, Gains, Trials, Values, row_of
 
 FILE = Path(__file__).with_name("prior.json")
 MEASURES = ("nDCG@10", "MRR@10")
+_NEW, _WIDTH = 0.001, 0.15  # a new curve is not quite a mix of the known ones: variance, and width in shares
 
 
-@dataclass(frozen=True)
-class Prior:
-    """Mean curves over collections.
-
-    Attributes:
-        shares: weights of the dense run, of a sum of 1, ascending; for sums of raw scores, in units of the standard
-            deviations of the runs.
-        curves: family of choices -> mean value at each of `shares`.
-        measure: measure of the values.
-        collections: names of the collections.
-    """
-
-    shares: Values
-    curves: Mapping[str, Values]
-    measure: str
-    collections: Sequence[str]
-
-    def values(self, choices: Sequence[Choice], dense: int) -> Values | None:
-        """Return the prior of each choice, [choices], interpolated; None if it does not cover one of them.
-
-        Args:
-            choices: choices for two runs.
-            dense: number of the dense run.
-        """
-        if self.uncovered(choices):
-            return None
-        return np.array(
-            [np.interp(choice.proportions[dense], self.shares, self.curves[choice.family]) for choice in choices]
-        )
-
-    def uncovered(self, choices: Sequence[Choice]) -> list[str]:
-        """Return what has no curve: methods, and weights of raw scores without shares, which depend on the scales."""
-        missing = {choice.family for choice in choices if choice.family not in self.curves}
-        unscaled = {
-            f"{choice.family} with another grid than scaled"
-            for choice in choices
-            if choice.family in self.curves and not choice.shares and METHODS[choice.method].normalization == "none"
-        }
-        return sorted(missing | unscaled)
-
-
-def read_prior(measure: str, leave_out: Collection[str] = ()) -> Prior | None:
-    """Return the prior for a measure; other measures than `MEASURES` use nDCG@10.
+def prior_of(
+    family: str, shares: Sequence[float], untuned: float, measure: str, leave_out: Collection[str] = ()
+) -> Gains | None:
+    """Return the prior of choices of one family; None if the file has no such curves, of two or more collections.
 
     Args:
-        measure: name of the measure.
+        family: see `selection.Choice.family`.
+        shares: share of the dense run of each choice; of raw scores, in units of their deviations over the collection.
+        untuned: share of the dense run of the untuned choice.
+        measure: name of the measure; others than `MEASURES` use nDCG@10.
         leave_out: names of collections that are not used.
-
-    Returns:
-        None if no collection is left.
     """
     stored = _stored()
     used = measure if measure in MEASURES else MEASURES[0]
-    kept = [curves_of for curves_of in stored["collections"] if curves_of["name"] not in leave_out]
-    if not kept:
+    kept = [each for each in stored["collections"] if each["name"] not in leave_out]
+    if family not in stored["families"] or len(kept) < 2:
         return None
-    curves = {
-        family: np.mean([curves_of["curves"][used][family] for curves_of in kept], axis=0)
-        for family in kept[0]["curves"][used]
-    }
-    return Prior(np.array(stored["shares"]), curves, used, [curves_of["name"] for curves_of in kept])
+    grid = np.array(stored["shares"])
+    at = np.stack([np.interp(shares, grid, unit) for unit in np.eye(len(grid))], axis=1)
+    at -= np.array([np.interp(untuned, grid, unit) for unit in np.eye(len(grid))])
+    curves = np.array([each["curves"][used][family] for each in kept]) @ at.T
+    noise = np.mean([_symmetric(each["noise"][used][family], len(grid)) for each in kept], axis=0)
+    distance = np.array(shares) - untuned
+    near = np.exp(-(((distance[:, None] - distance) / _WIDTH) ** 2) / 2)
+    new = _NEW * near * np.abs(distance[:, None] * distance)
+    return Gains(curves.mean(0), np.cov(curves, rowvar=False) + new, at @ noise @ at.T)
 
 
-def prior_of(dense: int | None, measure: str, choices: Sequence[Choice]) -> tuple[Values | None, str | None]:
-    """Return the prior of each choice for some runs, [choices]; else None and the reason.
+def shrunk(
+    choices: Sequence[Choice], values: Values, untuned: Sequence[float], dense: int | None, measure: str
+) -> Trials:
+    """Return the values of the choices of one family, which shrink towards the untuned one by other collections.
 
     Args:
-        dense: number of the dense run of two, of which the other is lexical; None for other runs.
+        choices, values: see `Trials`.
+        untuned: shares of the untuned fusion.
+        dense: number of the dense run of two, of which the other is lexical; None for other runs, without a prior.
         measure: name of the measure.
-        choices: choices for these runs.
     """
-    if dense is None:
-        return None, "it is for two runs, one of a lexical and one of a dense index"
-    prior = read_prior(measure)
-    if prior is None:
-        return None, "no collection has curves"
-    if uncovered := prior.uncovered(choices):
-        return None, f"it does not cover {', '.join(uncovered)}"
-    return prior.values(choices, dense), None
+    row, prior = row_of(choices, untuned), None
+    if dense is not None and row is not None:
+        shares = [float(choice.proportions[dense]) for choice in choices]
+        prior = prior_of(choices[0].family, shares, shares[row], measure)
+    return Trials(choices, values, row, prior)
+
+
+def triangle(matrix: Values) -> list[float]:
+    """Return the lower triangle of a symmetric matrix, as the file has it."""
+    return [float(f"{value:.3g}") for value in matrix[np.tril_indices(len(matrix))]]
+
+
+def _symmetric(values: Sequence[float], size: int) -> Values:
+    lower = np.zeros((size, size))
+    lower[np.tril_indices(size)] = values
+    return lower + np.tril(lower, -1).T
 
 
 @cache

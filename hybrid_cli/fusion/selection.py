@@ -1,4 +1,4 @@
-"""Selection of a fusion from the values of judged queries: plateau, one-standard-error rule, held-out score, power.
+"""Selection of a fusion from the values of judged queries: prior, plateau, held-out score.
 
 A choice is a method with its parameters and weights. All rules work on a table of values, one row per choice and one
 column per judged query, so folds and repeats cost no further fusion.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from hybrid_cli import console, draws
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion.options import LEXICAL_SHARE
 
 Values = NDArray[np.float64]
 _TIE = 1e-12
+_NORMAL = 1.645  # 95% of a normal distribution is below it
+_CAUTION = 0.2  # standard deviations; it halves the largest loss on a collection for .0001 of the mean gain
+_NOISE_QUERIES = 50  # that the noise of other collections counts for
 _REPEATS = 20  # partitions into folds
+FEWEST = 10  # judged queries, of which fewer change nothing
 CONFIDENCE = 0.95
 
 
@@ -77,13 +80,72 @@ class Choice:
         return np.asarray(shares / math.fsum(shares))
 
 
+def row_of(choices: Sequence[Choice], shares: Sequence[float]) -> int | None:
+    """Return the row of the choice with some shares; None if there is none."""
+    near = (len(each.weights) == len(shares) and np.allclose(each.proportions, shares, atol=1e-5) for each in choices)
+    return next((row for row, same in enumerate(near) if same), None)
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Gains of choices over the untuned one on a new collection: a normal distribution (empirical Bayes).
+
+    Attributes:
+        mean: [choices] expected gains.
+        covariance: [choices, choices] of the gains over collections.
+        noise: [choices, choices] covariance of the gains of one query over the queries of a collection.
+    """
+
+    mean: Values
+    covariance: Values
+    noise: Values
+
+    def given(self, gains: Values, often: Values) -> Gains:
+        """Return the distribution after judged queries.
+
+        Args:
+            gains: [choices, queries] gain of every choice on each query.
+            often: [queries] occurrences of each query, two or more together.
+        """
+        queries = often.sum()
+        mean = gains @ often / queries
+        centered = (gains - mean[:, None]) * np.sqrt(often)
+        noise = (centered @ centered.T + _NOISE_QUERIES * self.noise) / (queries - 1 + _NOISE_QUERIES)
+        kept = self._learned(noise / queries)
+        return Gains(self.mean + kept @ (mean - self.mean), self.covariance - kept @ self.covariance, noise)
+
+    def of_values(self, people: Values, corrected: Values) -> Gains:
+        """Return the distribution for values that a machine corrects, whose noise is smaller.
+
+        Args:
+            people, corrected: [choices, queries] values before and after the correction.
+        """
+        before, after = (np.var(values - values.mean(0), axis=1, ddof=1).sum() for values in (people, corrected))
+        return replace(self, noise=self.noise * min(1.0, after / before) if before else self.noise)
+
+    def _learned(self, error: Values) -> Values:
+        """Return the share of an observed gain that counts, [choices, choices], by the covariance of its error."""
+        total = self.covariance + error + 1e-9 * np.eye(len(self.mean))  # the untuned choice has none
+        return np.asarray(np.linalg.solve(total, self.covariance).T)
+
+    def errors(self, row: int) -> Values:
+        """Return the standard deviation of the difference of each choice from that of `row`, [choices]."""
+        own = np.diag(self.covariance)
+        return np.asarray(np.sqrt(np.maximum(own + own[row] - 2 * self.covariance[row], 0)))
+
+    def worth(self, queries: int, row: int) -> float:
+        """Return the most that further judged queries add to the choice `row`, with a probability of 95%."""
+        changes = replace(self, covariance=self._learned(self.noise / queries) @ self.covariance)
+        return float(np.max(self.mean - self.mean[row] + _NORMAL * changes.errors(row)))
+
+
 @dataclass(frozen=True)
 class Plateau:
     """Choices of the best method that judged queries cannot distinguish from the best choice.
 
     Attributes:
         best: row of the highest mean.
-        chosen: row in the middle of the plateau.
+        chosen: the chosen row.
         rows: rows of the plateau, in the order of the weights.
     """
 
@@ -94,19 +156,20 @@ class Plateau:
 
 @dataclass(frozen=True)
 class Trials:
-    """Values of all choices for all judged queries.
+    """Values of all choices of some methods for all judged queries.
 
     Attributes:
         choices: the choices; with two runs, those of one family are in the order of the weights.
         values: [choices, queries].
-        prior: mean value of each choice on other collections, [choices]; None without a prior.
-        prior_queries: number of judged queries that the prior counts for.
+        untuned: row of the default fusion; None if it is no choice.
+        prior: gains over the untuned choice on other collections, for the choices of one family of two runs; None
+            without a prior.
     """
 
     choices: Sequence[Choice]
     values: Values
-    prior: Values | None = None
-    prior_queries: float = 0.0
+    untuned: int | None = None
+    prior: Gains | None = None
     _squares: Values = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,67 +180,55 @@ class Trials:
         """Return the number of judged queries."""
         return int(self.values.shape[1])
 
-    @property
-    def share_of_prior(self) -> float:
-        """Return the fraction of the evidence that comes from the prior."""
-        return 0.0 if self.prior is None else self.prior_queries / (self.prior_queries + self.queries)
+    def gains(self, counts: NDArray[np.int64] | None = None) -> Gains | None:
+        """Return the gains over the untuned choice by the prior and the judged queries; None without a prior.
 
-    def untuned(self, dense: int | None = None) -> int | None:
-        """Return the row of the default of `fuse`; None if it is no choice.
-
-        Args:
-            dense: number of the dense run among two, of which the other is lexical; None for other runs.
-
-        Returns:
-            The row of the sum of exact scores with a share of .7 for the dense run, if this sum is a choice, else of
-            `minmax` with equal weights.
-        """
-        rows = list(enumerate(self.choices))
-        if dense is not None:
-            share = 1 - LEXICAL_SHARE
-            sums = (row for row, choice in rows if choice.method == "weighted-sum" and choice.shares)
-            shared = [row for row in sums if math.isclose(self.choices[row].shares[dense], share)]
-            if shared:
-                return shared[0]
-        even = (row for row, choice in rows if choice.method == "minmax" and _inequality(choice.proportions) == 0)
-        return next(even, None)
-
-    def means(self, counts: NDArray[np.int64] | None = None) -> Values:
-        """Return the mean of each choice over the judged queries and the pseudo-queries of the prior, [choices].
+        Fewer than `FEWEST` judged queries say nothing.
 
         Args:
             counts: occurrences of each query, [queries]; None for one each.
         """
         often = self._often(counts)
-        if self.prior is None:
-            return np.asarray(self.values @ often / often.sum())
-        total = self.values @ often + self.prior_queries * self.prior
-        return np.asarray(total / (often.sum() + self.prior_queries))
+        if self.prior is None or self.untuned is None or often.sum() < FEWEST:
+            return self.prior
+        return self.prior.given(self.values - self.values[self.untuned], often)
+
+    def means(self, counts: NDArray[np.int64] | None = None) -> Values:
+        """Return the mean of each choice over the judged queries, [choices]; `counts` as for `gains`."""
+        often = self._often(counts)
+        return np.asarray(self.values @ often / often.sum())
 
     def gaps(self, row: int, counts: NDArray[np.int64] | None = None) -> tuple[Values, Values]:
         """Return by how much the mean of each choice is below that of `row`, and the standard error, [choices] each.
 
-        The error is that of the paired differences, shrunk by the share of the prior, whose mean counts as known. With
-        one query, it is infinite without a prior and 0 with one.
+        The error is that of the paired differences; with one query, it is infinite.
         """
         often = self._often(counts)
         judged, means = often.sum(), self.means(counts)
-        known = 0.0 if self.prior is None else self.prior_queries
         gap = means[row] - means
         if judged < 2:
-            return gap, np.full(len(gap), 0.0 if known else np.inf)
+            return gap, np.full(len(gap), np.inf)
         total = (self.values[row] - self.values) @ often
         products = self.values @ (self.values[row] * often)
         squares = self._squares @ often - 2 * products + self._squares[row] @ often
         variance = np.maximum(squares - total**2 / judged, 0) / (judged - 1)
-        return gap, np.sqrt(variance / judged) * judged / (judged + known)
+        return gap, np.sqrt(variance / judged)
 
     def plateau(self, counts: NDArray[np.int64] | None = None) -> Plateau:
-        """Apply the one-standard-error rule (Breiman et al. 1984), towards the middle of the plateau.
+        """Choose among the choices of the best method.
 
-        Choices of the best method whose mean is within one standard error of the best form the plateau; with two runs,
-        without a gap in the weights. The choice closest to the center is chosen; of two, that with the higher mean.
+        With a prior, the highest expected gain is chosen, less a part of its standard deviation; of fewer than
+        `FEWEST` judged queries, the untuned choice. Without, the middle of the plateau is chosen, or of two middle
+        choices that with the higher mean (the one-standard-error rule of Breiman et al. 1984). The plateau has the
+        choices of one method that are within one standard error of the best; with two runs, without a gap in the
+        weights.
         """
+        gains = self.gains(counts)
+        if gains is not None and self.untuned is not None:
+            careful = gains.mean - _CAUTION * gains.errors(self.untuned)
+            best = int(np.argmax(careful)) if self._often(counts).sum() >= FEWEST else self.untuned
+            near = gains.mean[best] - gains.mean <= gains.errors(best) + _TIE
+            return Plateau(best, best, _connected(list(range(len(near))), near, best))
         means = self.means(counts)
         best = self._best(means)
         gap, error = self.gaps(best, counts)
@@ -269,37 +320,54 @@ class Selected:
     """Result of the selection.
 
     Attributes:
+        table: values of the choices of the selected method.
         plateau: the plateau.
         held_out: value of each query under the choice of the other folds; None for a single query.
-        untuned: row of the untuned choice; None if there is none.
-        keeps_untuned: the untuned choice is selected, since the held-out values have no higher mean.
+        keeps_untuned: the untuned choice is selected.
     """
 
+    table: Trials
     plateau: Plateau
     held_out: Values | None
-    untuned: int | None = None
     keeps_untuned: bool = False
 
     @property
     def row(self) -> int:
         """Return the row of the chosen choice."""
-        return self.untuned if self.keeps_untuned and self.untuned is not None else self.plateau.chosen
+        return self.table.untuned if self.keeps_untuned and self.table.untuned is not None else self.plateau.chosen
+
+    @property
+    def fair(self) -> Values:
+        """Return the value of each query under the choice of the other folds, or under the untuned choice if kept."""
+        return self.table.values[self.row] if self.held_out is None or self.keeps_untuned else self.held_out
 
 
-def select(table: Trials, folds: int, seed: int, dense: int | None = None) -> Selected:
-    """Select the middle of the plateau, or the untuned choice if its mean is not below that of the held-out values.
+def select(tables: Sequence[Trials], folds: int, seed: int) -> Selected:
+    """Select a choice of the first method, or of another one that is better on held-out queries.
 
-    A single run is an ordinary choice. A rule that preferred it if the fusion was worse on held-out queries lost more
-    than it gained (studies/few-labels.md).
+    Another method must be better by a paired t-test, at a level of 95%. Without a prior, the untuned choice is kept for
+    fewer than `FEWEST` judged queries, or if its mean is not below that of the held-out values. A single run is an
+    ordinary choice: a rule that preferred it if the fusion was worse on held-out queries lost more than it gained
+    (studies/few-labels.md).
 
     Args:
-        table: values of all choices.
+        tables: values of the choices of each method, of the same queries.
         folds, seed: see `Trials.held_out`.
-        dense: see `Trials.untuned`.
     """
-    held_out, untuned = table.held_out(folds, seed), table.untuned(dense)
-    keeps = held_out is not None and untuned is not None and bool(table.values[untuned].mean() >= held_out.mean())
-    return Selected(table.plateau(), held_out, untuned, keeps)
+    first, *others = tables
+    values = first.held_out(folds, seed)
+    plateau = first.plateau()
+    keeps = plateau.chosen == first.untuned
+    if first.prior is None and first.untuned is not None:
+        worse = values is not None and bool(first.values[first.untuned].mean() >= values.mean())
+        keeps = keeps or worse or first.queries < FEWEST
+    selected = Selected(first, plateau, values, keeps)
+    for other in others:
+        more = other.held_out(folds, seed)
+        ends = None if more is None else interval(more - selected.fair)
+        if ends is not None and ends[0] > _TIE and first.queries >= FEWEST:
+            selected = Selected(other, other.plateau(), more)
+    return selected
 
 
 def interval(differences: Values) -> tuple[float, float] | None:

@@ -22,12 +22,10 @@ from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.lists import check_values, fused, values
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import Grid, Tuning
-from hybrid_cli.fusion.prior import prior_of
+from hybrid_cli.fusion.prior import shrunk
 from hybrid_cli.fusion.selection import Choice, Plateau, Trials, Values, interval
 from hybrid_cli.runs import Run
 
-AUTO = ("minmax", "zscore", "rrf")
-RRF_CONSTANTS = (60.0, 10.0)
 _LADDER = (1, 2, 5)  # multiples of each power of ten in the grids
 _DECADES, _EXTENSION, _MOST_DECADES = 3, 2, 7
 _MOST_TRIALS = 5000
@@ -48,6 +46,7 @@ class MethodGrid:
         recipe: method and parameters; the weights are ignored.
         grid: the grid.
         step: distance between weights of the linear and the scaled grid.
+        scales: standard deviation of each run's scores, for the scaled grid; None for those of the judged queries.
         singles: try each run of two alone too, where the weights are ratios to that of one run; the linear grid always
             contains them.
     """
@@ -55,6 +54,7 @@ class MethodGrid:
     recipe: FusionRecipe
     grid: Grid
     step: float = Tuning.step
+    scales: Sequence[float] | None = None
     singles: bool = True
 
 
@@ -96,7 +96,8 @@ def tabulate(
     recipe, qrels = family.recipe, pl.concat(judgments)
     judged = _judged(qids, qrels)
     scores: dict[Weights, list[Values]] = {}
-    scaled = scaled_grid(_deviations(blocks, recipe), family.step) if family.grid == "scaled" else {}
+    scales = family.scales or _deviations(blocks, recipe)
+    scaled = scaled_grid(scales, family.step) if family.grid == "scaled" else {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
         positions = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
@@ -241,7 +242,7 @@ def _positions(scored: pl.DataFrame, rows: np.ndarray, hits: int) -> np.ndarray:
     return np.where(ranks <= hits, ranks, 0)
 
 
-_FOLDS, _SEED = 5, 42  # of the held-out score
+FOLDS, SEED = 5, 42  # of the held-out score
 
 
 @dataclass(frozen=True)
@@ -305,7 +306,7 @@ class TunedWeight:
     @cached_property
     def held_out(self) -> Values | None:
         """Return the value of each query under the weight of the other folds; None for a single query."""
-        return self.table.held_out(_FOLDS, _SEED, best=not self.scaled)
+        return self.table.held_out(FOLDS, SEED, best=not self.scaled)
 
     @property
     def best_single(self) -> str:
@@ -355,26 +356,17 @@ class WeightRange:
     high: float
 
 
-def weight_range(values: Sequence[np.ndarray], prior: np.ndarray | None = None) -> WeightRange:
+def weight_range(values: Sequence[np.ndarray], dense: int | None, measure: str) -> WeightRange:
     """Return the plateau of the weights, as `fuse --tune --method minmax` does.
 
     Args:
         values: for each judged query, the value of every weight in `WEIGHTS`, as returned by `query_values`.
-        prior: mean value of every weight on other collections, of `prior_values`; None without one.
+        dense, measure: see `shrunk`.
     """
-    plateau = Trials(_CHOICES, np.stack(values, axis=1), prior, Tuning.prior_queries).plateau()
-    rows = plateau.rows if len(values) > 1 else range(len(WEIGHTS))
+    trials = shrunk(_CHOICES, np.stack(values, axis=1), (0.5, 0.5), dense, measure)
+    plateau = trials.plateau()
+    rows = plateau.rows if trials.prior is not None or len(values) > 1 else range(len(WEIGHTS))
     return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[rows[0]], WEIGHTS[rows[-1]])
-
-
-def prior_values(dense: int | None, measure: str) -> np.ndarray | None:
-    """Return the mean value of every weight in `WEIGHTS` on other collections; None if the prior is not for these runs.
-
-    Args:
-        dense: see `prior_of`.
-        measure: name of the measure.
-    """
-    return prior_of(dense, measure, _CHOICES)[0]
 
 
 def query_values(runs: Sequence[Run], judged: pl.DataFrame, depth: int, measure: Measure) -> np.ndarray:

@@ -49,17 +49,18 @@ class Tuned:
     """Result of tuning a fusion.
 
     Attributes:
-        table: values of all choices.
+        tables: values of the choices of each method.
         selected: the selection.
         recipe: method, parameters and weights of the selected choice.
         alone: run -> value of each judged query, in the order of the weights.
         qids: ids of the judged queries, also of those that the machine alone judged.
         measure: name of the measure.
         folds, seed: see `Trials.held_out`.
-        people: values by people alone; None if they are those of the table.
+        scales: standard deviations of the scores that the shares are in units of; None for those of judged queries.
+        people: values by people alone, of the selected method; None if they are those of the table.
     """
 
-    table: Trials
+    tables: Sequence[Trials]
     selected: Selected
     recipe: FusionRecipe
     alone: Mapping[str, Values]
@@ -67,38 +68,34 @@ class Tuned:
     measure: str
     folds: int
     seed: int
+    scales: Sequence[float] | None = None
     people: ByPeople | None = None
-
-    @property
-    def fair(self) -> Values:
-        """Return the value of each query under the choice of the other folds, or under the untuned choice if kept."""
-        held_out, chosen = self.selected.held_out, self.table.values[self.selected.row]
-        return chosen if held_out is None or self.selected.keeps_untuned else held_out
 
     @property
     def gains_by_people(self) -> dict[str, Values]:
         """Return run -> gain of the fair value of each query by the judgments of people."""
         if self.people is None:
-            return {name: self.fair - values for name, values in self.alone.items()}
+            return {name: self.selected.fair - values for name, values in self.alone.items()}
         fair = self.people.values[self.selected.row]
         if not self.selected.keeps_untuned:
-            held_out = self.table.held_out(self.folds, self.seed, values=self.people.values)
+            held_out = self.selected.table.held_out(self.folds, self.seed, values=self.people.values)
             fair = fair if held_out is None else held_out
         return {name: fair - values for name, values in self.people.alone.items()}
 
     def content(self) -> dict[str, Any]:
         """Return the content of the file: recipe, scores, plateau, evidence, and all trials."""
-        table, selected, fair = self.table, self.selected, self.fair
-        values, untuned = table.values[selected.row], selected.untuned
+        selected, fair, table = self.selected, self.selected.fair, self.selected.table
+        values, untuned = table.values[selected.row], self.tables[0].untuned
         best = max(self.alone, key=lambda name: self.alone[name].mean())
         gains = fair - self.alone[best]
         ends = interval(gains)
-        plateau = [table.choices[row] for row in selected.plateau.rows]
+        after = table.gains()
         return {
             "runs": list(self.alone),
             "method": self.recipe.method,
             "weights": list(self.recipe.weights),
             "shares": table.choices[selected.row].proportions.round(6).tolist(),
+            "scales": None if self.scales is None else list(self.scales),
             "rrf_k": self.recipe.rrf_k if self.recipe.method == "rrf" else None,
             "normalize": self.recipe.normalization,
             "missing": self.recipe.missing,
@@ -112,20 +109,22 @@ class Tuned:
             "score": float(values.mean()),
             "held_out": None if selected.held_out is None else float(selected.held_out.mean()),
             "single_run_chosen": table.choices[selected.row].single is not None,
-            "plateau": [list(choice.weights) for choice in plateau],
-            "best": _trial(table.choices[selected.plateau.best], float(table.values[selected.plateau.best].mean())),
+            "plateau": [table.choices[row].proportions.round(6).tolist() for row in selected.plateau.rows],
             "alone": {name: float(values_of_run.mean()) for name, values_of_run in self.alone.items()},
-            "untuned": None if untuned is None else _trial(table.choices[untuned], float(table.values[untuned].mean())),
+            "untuned": None
+            if untuned is None
+            else _trial(self.tables[0].choices[untuned], float(self.tables[0].values[untuned].mean())),
             "keeps_untuned": selected.keeps_untuned,
             "best_single": best,
             "gain": float(gains.mean()),
             "gain_interval": ends,
             "gain_distinguishable": ends is not None and (ends[0] > _ZERO or ends[1] < -_ZERO),
-            "prior_queries": table.prior_queries if table.prior is not None else 0.0,
-            "share_of_prior": table.share_of_prior,
+            "more_may_add": None if after is None else after.worth(table.queries, selected.row),
             "judged": list(self.qids),
             "trials": [
-                _trial(choice, float(mean)) for choice, mean in zip(table.choices, table.values.mean(1), strict=True)
+                _trial(choice, float(mean))
+                for tried in self.tables
+                for choice, mean in zip(tried.choices, tried.values.mean(1), strict=True)
             ],
         }
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,13 +144,9 @@ class ComparedRuns:
             return None
         from hybrid_cli.fusion.tuning import weight_range  # imports scipy.stats
 
-        return list(self.opened)[1], weight_range([self._values(*query) for query in judged.items()], self._prior)
-
-    @cached_property
-    def _prior(self) -> np.ndarray | None:
-        from hybrid_cli.fusion.tuning import prior_values
-
-        return prior_values(self.dense_side, self.measure)
+        return list(self.opened)[1], weight_range(
+            [self._values(*query) for query in judged.items()], self.dense_side, self.measure
+        )
 
     def _values(self, qid: str, grades: Mapping[str, int]) -> np.ndarray:
         key = qid, tuple(grades.items())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid_cli import console
 from hybrid_cli.commands import Doctor, Presets, Search
 from hybrid_cli.errors import HybridError
+from hybrid_cli.fusion.selection import FEWEST
 from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
 from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
@@ -98,52 +99,50 @@ def show_comparison(measure: str, alone: Mapping[str, float], method: str, fused
 
 
 def show_tuned(tuned: Mapping[str, Any]) -> None:
-    """Print the tuned fusion: method, weights and plateau, scores, and how far the judged queries decide.
+    """Print the tuned fusion: method, shares and plateau, scores, and how far the judged queries decide.
 
     Args:
         tuned: content of a weights file; see `fusion.weights.Tuned.content`.
     """
-    measure, alone, plateau, said = tuned["measure"], tuned["alone"], tuned["plateau"], list(_evidence(tuned))
+    measure, alone, plateau = tuned["measure"], tuned["alone"], tuned["plateau"]
     rows = []
-    for number, (name, weight) in enumerate(zip(tuned["runs"], tuned["weights"], strict=True)):
-        ends = [weights[number] for weights in plateau]
-        share = f"{tuned['shares'][number]:.0%}"
-        rows.append([name, f"{weight:g}", share, f"{min(ends):g} to {max(ends):g}", figure(alone[name])])
+    for number, (name, share) in enumerate(zip(tuned["runs"], tuned["shares"], strict=True)):
+        ends = [shares[number] for shares in plateau]
+        rows.append([name, f"{share:.0%}", f"{min(ends):.0%} to {max(ends):.0%}", figure(alone[name])])
     method = tuned["method"] if tuned["rrf_k"] is None else f"{tuned['method']} k={tuned['rrf_k']:g}"
     method += f" ({tuned['normalize']})" if tuned.get("normalize") else ""
     kept = tuned.get("keeps_untuned", False)
     if (untuned := tuned.get("untuned")) is not None:
-        rows.append([f"{untuned['method']}, untuned", "", "", "", figure(untuned["score"])])
+        rows.append([f"{untuned['method']}, untuned", "", "", figure(untuned["score"])])
     if not kept:
-        rows.append([f"{method}, same queries", "", "", "", figure(tuned["score"])])
+        rows.append([f"{method}, same queries", "", "", figure(tuned["score"])])
     if tuned["held_out"] is not None:
-        rows.append([f"{'tuned' if kept else method}, held out", "", "", "", figure(tuned["held_out"])])
-    console.table(["run", "weight", "share", "plateau", measure], rows)
-    prose(said)
+        rows.append([f"{'tuned' if kept else method}, held out", "", "", figure(tuned["held_out"])])
+    console.table(["run", "weight", "plateau", measure], rows)
+    prose(_evidence(tuned))
     if "pseudo_queries" in tuned:
         console.result(pseudo_note(tuned["pseudo_queries"]))
 
 
 def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on the choice, its gain, and the worth of more judged queries."""
+    """Yield sentences on the choice, its evidence, and the worth of more judged queries."""
     if tuned.get("keeps_untuned", False):
-        scores = f"whose {tuned['measure']} of {figure(tuned['score'])} is not below {figure(tuned['held_out'])}"
-        yield f"Chosen: the untuned {tuned['method']}, {scores}, that of tuned weights on held-out queries."
-    else:
-        if tuned["single_run_chosen"]:
-            (used,) = (name for name, weight in zip(tuned["runs"], tuned["weights"], strict=True) if weight)
-            yield f"Chosen: {used} alone."
-        yield "The plateau has the weights whose score is within one standard error of the best; its middle is chosen."
+        yield f"Chosen: the untuned {tuned['method']}, as nothing else is better by the evidence."
+    elif tuned["single_run_chosen"]:
+        yield f"Chosen: {max(zip(tuned['weights'], tuned['runs'], strict=True))[1]} alone."
     if tuned["gain_interval"] is None:
         yield f"One judged query: there is no held-out score, and the gain over {tuned['best_single']} is unknown."
     if "machine_weight" in tuned:
         weight = f"{figure(tuned['machine_weight'], 2)} (0: useless, 1: as good as people)"
         yield f"Corrected by a machine, which judged {tuned['machine_queries']:,} more queries; its weight: {weight}."
-    if tuned["prior_queries"]:
-        share, count = tuned["share_of_prior"], f"which count for {tuned['prior_queries']:g} queries"
-        yield f"Evidence: {1 - share:.0%} from the judged queries, {share:.0%} from other collections, {count}."
+    queries = console.counted(**{"judged query": tuned["queries"]})
+    if tuned["no_prior"]:
+        yield f"Evidence: {queries}; no curves of other collections, since {tuned['no_prior']}."
     else:
-        yield f"Evidence: the judged queries alone; no prior of other collections, since {tuned['no_prior']}."
+        few = f"; fewer than {FEWEST} change nothing" if tuned["queries"] < FEWEST else ""
+        yield f"Evidence: {queries}, and the curves of other collections{few}."
+    if (more := tuned.get("more_may_add")) is not None:
+        yield f"As many more may add {figure(more, 3)} {tuned['measure']} at most."
 
 
 def show_verdict(tuned: Mapping[str, Any]) -> None:

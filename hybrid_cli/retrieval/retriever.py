@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,8 +21,12 @@ from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
 from hybrid_cli.retrieval.calibration import FIRST, Calibration
 from hybrid_cli.retrieval.candidates import Candidates, CommonRows
+from hybrid_cli.runs.given import QueriesLike, queries_table
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
 from hybrid_cli.runs.tables import ranks
+
+if TYPE_CHECKING:
+    from hybrid_cli.evaluation.measures import QrelsLike
 
 _QUERIES_AT_ONCE, _LEAST_QUERIES = 1024, 16
 _HITS_AT_ONCE = 1 << 20  # of all sides; a hit takes some 700 bytes in all steps of a fusion
@@ -76,6 +80,8 @@ class Retriever(Index):
         reranker: rescores the first fused hits; None for none.
         calibration: gives the hits probabilities; None for none.
         min_probability: least probability of a hit; None for all hits.
+        default: shares of the untuned sum of exact scores, and the standard deviations of the scores over the
+            collection, which they are in units of; None if they are not known.
 
     Example:
         >>> from hybrid_cli import BM25, Retriever
@@ -92,6 +98,7 @@ class Retriever(Index):
     reranker: RerankStep | None = None
     calibration: Calibration | None = None
     min_probability: float | None = None
+    default: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     kind = "a retriever"
 
     @classmethod
@@ -241,6 +248,53 @@ class Retriever(Index):
         """See `Index`; the candidates of all indexes are in memory."""
         size = max(_LEAST_QUERIES, min(_QUERIES_AT_ONCE, _HITS_AT_ONCE // (self.depth * len(self.sides))))
         return queries.iter_slices(size)
+
+    def tuned(self, queries: QueriesLike, qrels: QrelsLike, measure: str) -> Retriever:
+        """Return the retriever with the weights that judged queries choose, as `compose --tune` chooses them.
+
+        Weights of a retriever that `compose` wrote shrink towards the default. Fewer than ten judged queries change
+        nothing.
+
+        Args:
+            queries: judged queries, and perhaps others; see `search`.
+            qrels: judgments; see `evaluation.evaluate`.
+            measure: measure to maximize.
+
+        Raises:
+            InputError: no query has a judgment, or no hit of any query is relevant.
+        """
+        from hybrid_cli.evaluation.measures import check_overlap, evaluate_positions, qrels_table  # slow to import
+        from hybrid_cli.fusion import tuning
+        from hybrid_cli.fusion.lists import Lists, complete
+        from hybrid_cli.fusion.prior import shrunk
+        from hybrid_cli.fusion.selection import FEWEST, select
+
+        asked, known = queries_table(queries), qrels_table(qrels)
+        check_overlap(asked["qid"], known)
+        asked = asked.join(known, on="qid", how="semi", maintain_order="left")
+        if len(asked) < FEWEST:
+            return self
+        of_queries = known.join(asked, on="qid", how="semi")
+        joined = Lists.of([pl.concat(side.runs(asked, self.depth)) for side in self.sides.values()])
+        blocks, exact = list(joined.blocks()), self.recipe.missing == "exact"
+        if exact:
+            blocks = list(complete(blocks, joined.qids, [side.scorer(asked) for side in self.sides.values()]))
+        shares, scales = self.default if exact and self.default is not None else ((), None)
+        grid = tuning.MethodGrid(self.recipe, tuning.default_grid(self.recipe), scales=scales)
+        choices, (values,) = tuning.tabulate(
+            grid,
+            blocks,
+            joined.qids,
+            [of_queries],
+            self.depth,
+            lambda judged: evaluate_positions(judged, [measure])["value"].to_numpy(),
+        )
+        if not values.any():
+            problem = "no hit of any judged query is relevant; check that the judgments are of these documents"
+            raise InputError(problem, code="measure-always-zero", measure=measure)
+        dense = shares.index(max(shares)) if len(shares) == 2 and shares[0] != shares[1] else None
+        selected = select([shrunk(choices, values, shares, dense, measure)], tuning.FOLDS, tuning.SEED)
+        return replace(self, recipe=replace(self.recipe, weights=choices[selected.row].weights))
 
     def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
         """Return the standard deviation of each side's exact scores over the candidates of all queries; 1 where 0."""

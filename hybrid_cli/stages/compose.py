@@ -34,19 +34,35 @@ from hybrid_cli.collections.folds import Folds, random_folds
 from hybrid_cli.commands import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
-from hybrid_cli.fusion.options import HITS
+from hybrid_cli.fusion.options import HITS, LEXICAL_SHARE
+from hybrid_cli.fusion.prior import prior_of
+from hybrid_cli.fusion.tuning import WEIGHTS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, tuned_recipe, weights_file, weights_path
+from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_calibration, show_verdict
-from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold, calibrate, prior_of
+from hybrid_cli.retrieval import calibration
+from hybrid_cli.retrieval.calibration import FOLDS, SEARCHED, Calibration, Fold, calibrate
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 
+_FIRST_JUDGED = 20  # queries, which people judge in an hour
 _TRAININGS = ("train-dense", "distill-lite", "train-sparse", "train-lambda")
 # Fields of a weights file that are no evidence.
-_NOT_EVIDENCE = ("runs", "method", "weights", "normalize", "missing", "rrf_k", "trials", "manifest")
+_NOT_EVIDENCE = (
+    "runs",
+    "method",
+    "weights",
+    "normalize",
+    "missing",
+    "rrf_k",
+    "scales",
+    "scaled_by",
+    "trials",
+    "manifest",
+)
 
 
 @stage(Compose)
@@ -86,12 +102,12 @@ def compose(settings: Compose) -> Path:
         refuse_shards(settings.indexes)
     if settings.calibrate and queries is not None:
         files = RetrieverFiles(output.target, stored, settings.indexes, manifests)
-        calibration = learned(settings, files, queries, _qrels(settings), recipes)
-        stored = replace(stored, calibration=asdict(calibration))
+        probabilities = learned(settings, files, queries, _qrels(settings), recipes)
+        stored = replace(stored, calibration=asdict(probabilities))
     with output.folder() as (work, counts):
         stored.write(work)
         counts |= {"indexes": len(stored.indexes), "method": stored.method, "weights": list(stored.weights)}
-    _report(output.path, settings, stored)
+    _report(output.path, settings, stored, manifests)
     return output.path
 
 
@@ -150,11 +166,16 @@ def _of_file(settings: Compose, path: Path, manifests: Sequence[Sequence[Manifes
     if "depth" in settings.given and settings.depth != depth:
         problem = f"{path} was tuned with {depth}; omit the option, or tune again"
         raise option_error("depth", settings.depth, problem, code="tuned-with-other-option")
-    return _content(recipe, depth) | {"tuning": _evidence(tuned)}
+    return _of_tuned(tuned, depth)
 
 
-def _evidence(tuned: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in tuned.items() if name not in _NOT_EVIDENCE}
+def _of_tuned(tuned: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Return the fields of a stored retriever with a fusion that `fuse --tune` chose, and its evidence."""
+    evidence = {name: value for name, value in tuned.items() if name not in _NOT_EVIDENCE}
+    content = _content(tuned_recipe(tuned), depth) | {"tuning": evidence}
+    if not tuned.get("scales"):
+        return content
+    return content | {name: tuned[name] for name in ("shares", "scales", "scaled_by")}
 
 
 def _tuned(
@@ -192,8 +213,7 @@ def _tuned(
         )
         fuse = fuse.changed(device=settings.device) if exact and "device" in settings.given else fuse
         call(fuse)
-        tuned = read_tuned(weights)
-        content = _content(tuned_recipe(tuned), settings.depth) | {"tuning": _evidence(tuned)}
+        content = _of_tuned(read_tuned(weights), settings.depth)
         return content, _tuned_by_fold(settings, fuse, runs) if settings.calibrate else []
 
 
@@ -241,16 +261,36 @@ def _warn_trained(indexes: Sequence[Path], manifests: Sequence[Sequence[Manifest
             console.warn(text, code="trained-encoder", path=path, stage=encoder.stage)
 
 
-def _report(path: Path, settings: Compose, stored: StoredRetriever) -> None:
-    weights = stored.shares or (stored.tuning or {}).get("shares") or stored.weights
+def _report(path: Path, settings: Compose, stored: StoredRetriever, manifests: Sequence[Sequence[Manifest]]) -> None:
+    """Print the weights, their reason, and what judged queries may add."""
+    weights, tuning = stored.shares or (stored.tuning or {}).get("shares") or stored.weights, stored.tuning
     shares = (weight / math.fsum(weights) for weight in weights)
     parts = [f"{share:.0%} {name}" for name, share in zip(short_names(settings.indexes), shares, strict=True)]
     how = f"{stored.method}" if stored.shares is None else "exact scores in units of their deviations"
-    console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each")
+    why, queries, more = "as given", _FIRST_JUDGED, None
+    if tuning is not None:
+        queries, more = tuning["queries"], tuning.get("more_may_add")
+        kept = "the default, kept after" if tuning.get("keeps_untuned") else "tuned on"
+        why = f"{kept} {console.counted(**{'judged query': queries})}"
+    elif stored.shares == default_shares(manifests):
+        why, more = "the default", _worth_of_judging(manifests, settings.measure)
+    if more is not None:
+        judged = f"{queries:,} {'more' if tuning else 'judged'} queries"
+        why = f"{why}; {judged} may add {figure(more, 3)} {settings.measure} at most"
+    console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each: {why}")
     if settings.tune and stored.tuning is not None:
         show_verdict(stored.tuning)
     if stored.calibration is not None:
         show_calibration(stored.calibration)
+
+
+def _worth_of_judging(manifests: Sequence[Sequence[Manifest]], measure: str) -> float | None:
+    """Return the most that `_FIRST_JUDGED` judged queries may add to the default; None where it is not known."""
+    if sorted(index[0].kind for index in manifests) != [Kind.DENSE_INDEX, Kind.LEXICAL_INDEX]:
+        return None
+    share = 1 - LEXICAL_SHARE
+    prior = prior_of("weighted-sum", WEIGHTS, share, measure)
+    return None if prior is None else prior.worth(_FIRST_JUDGED, WEIGHTS.index(share))
 
 
 def judged_folds(qrels: Path, seed: int) -> Folds:
@@ -291,7 +331,9 @@ def learned(
     by_fold = [_searched(replace(retriever, recipe=recipe), table) for recipe in recipes] or [hits] * len(folds)
     kinds = ["lexical" if index[0].kind == Kind.LEXICAL_INDEX else "dense" for index in files.manifests]
     parts = [Fold(*part) for part in zip(folds, by_fold, strict=True)]
-    return calibrate(hits, judgments, parts, list(retriever.sides), retriever.depth, prior_of(kinds), settings.seed)
+    return calibrate(
+        hits, judgments, parts, list(retriever.sides), retriever.depth, calibration.prior_of(kinds), settings.seed
+    )
 
 
 def _searched(retriever: Retriever, queries: pl.DataFrame) -> pl.DataFrame:

@@ -15,12 +15,17 @@ from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.belonging import belongs_together, check_common, check_systems
 from hybrid_cli.artifacts.exact import SearchedIndex, exact_sources
+from hybrid_cli.artifacts.indexes import manifests_of
 from hybrid_cli.artifacts.judged import RunJudgments
 from hybrid_cli.artifacts.lineage import system_of
+from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.artifacts.output import is_nested
 from hybrid_cli.artifacts.retrievers import (
+    DefaultFusion,
     StoredRetriever,
     check_indexes,
+    default_fusion,
+    default_shares,
     index_paths,
     is_retriever,
     of_auto,
@@ -37,7 +42,8 @@ from hybrid_cli.evaluation.sequential import Evidence
 from hybrid_cli.fusion import lists, tuning
 from hybrid_cli.fusion.lists import Lists, Scorer
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
-from hybrid_cli.fusion.prior import prior_of
+from hybrid_cli.fusion.options import METHOD
+from hybrid_cli.fusion.prior import shrunk
 from hybrid_cli.fusion.selection import Choice, Trials, Values, check_folds, select
 from hybrid_cli.fusion.tuning import MethodGrid
 from hybrid_cli.fusion.weights import WEIGHTS, ByPeople, Tuned, chosen_weights, read_tuned, stored_recipe, weights_path
@@ -195,7 +201,7 @@ class FusionJob:
             used = {
                 "methods": [_parameters(recipe) for recipe in recipes],
                 "grid": [family.grid for family in self.families],
-                "choice": "middle of the plateau",  # before, sometimes a single run
+                "choice": "of the first method",  # before, of the best one
             } | ({"remove_query": True} if self.remove_query else {})
         else:
             unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
@@ -207,8 +213,8 @@ def families_to_try(settings: Fuse, runs: int) -> list[MethodGrid]:
     """Return the methods that `fuse --tune` tries.
 
     Args:
-        settings: `--method` if it was given, else `--methods`: `auto` is min-max, z-score and RRF with k 60 and 10, and
-            with `--index` the weighted sum of exact scores.
+        settings: `--method` if it was given, else `--methods`: `auto` is the weighted sum of exact scores with
+            `--index`, else min-max.
         runs: number of runs.
 
     Raises:
@@ -217,9 +223,8 @@ def families_to_try(settings: Fuse, runs: int) -> list[MethodGrid]:
     recipes, methods = [], _methods(settings)
     settings.check_facts(f"--tune tries {', '.join(methods)}", tried=RRF if "rrf" in methods else "")
     for method in methods:
-        constants = (settings.rrf_k,) if "rrf_k" in settings.given or method != "rrf" else tuning.RRF_CONSTANTS
         missing = settings.missing or METHODS[method].missing
-        recipes += [FusionRecipe(method, (1.0,) * runs, missing, settings.normalize, k) for k in constants]
+        recipes.append(FusionRecipe(method, (1.0,) * runs, missing, settings.normalize, settings.rrf_k))
     return [
         MethodGrid(recipe, tuning.default_grid(recipe) if settings.grid == "auto" else settings.grid, settings.step)
         for recipe in recipes
@@ -233,7 +238,7 @@ def _methods(settings: Fuse) -> list[str]:
         reason = "needed with --tune and --normalize; other methods have a fixed normalization"
         raise option_error("method", None, reason, code="missing-option")
     if list(settings.methods) == ["auto"]:
-        return [*tuning.AUTO, *(["weighted-sum"] if settings.index else [])]
+        return ["weighted-sum" if settings.index else METHOD]
     return list(dict.fromkeys(method_name(name, "--methods") for name in settings.methods))
 
 
@@ -372,12 +377,13 @@ def _content(
         sides: names of the dense and of the lexical run.
     """
     dense = list(job.runs).index(sides[0]) if sides and len(job.runs) == 2 else None
-    tuned, reason = _tuned(job, judgments, judged.path, dense)
-    content = tuned.content() | {"no_prior": reason, "verdict": None, "evidence": {}}
+    default = _default(job)
+    tuned, reason = _tuned(job, judgments, judged.path, dense, default)
+    content = tuned.content() | {"scaled_by": default.queries, "no_prior": reason, "verdict": None, "evidence": {}}
     if judged.pseudo_queries is not None:
         return content | {"pseudo_queries": judged.pseudo_queries}
     baseline, gains = content["best_single"], tuned.gains_by_people
-    compared = (baseline, tuned.alone[baseline]), ("hybrid", tuned.fair)
+    compared = (baseline, tuned.alone[baseline]), ("hybrid", tuned.selected.fair)
     content["verdict"] = Verdict.of(job.settings.measure, *compared, gains[baseline]).content()
     return content | {"evidence": {name: Evidence.of(values).content() for name, values in gains.items()}}
 
@@ -410,7 +416,7 @@ class ByRater:
 
 
 def _tuned(
-    job: FusionJob, judgments: Sequence[pl.DataFrame], judged: Path, dense: int | None
+    job: FusionJob, judgments: Sequence[pl.DataFrame], judged: Path, dense: int | None, default: DefaultFusion
 ) -> tuple[Tuned, str | None]:
     """Return the result of tuning, and the reason why no prior is used; `dense` is the number of the dense run."""
     settings, qrels = job.settings, pl.concat(judgments)
@@ -435,18 +441,31 @@ def _tuned(
             )
     joined.note_lengths("fuse", list(job.runs))
     joined.check_scores(job.runs, job.recipe, equal=False)
-    choices, values = _measured(job, joined, judgments)
+    families = [replace(each, scales=default.scales) if _is_exact(each) else each for each in job.families]
+    choices, values = _measured(job, families, joined, judgments)
     people, *machine = (ByRater(*pair) for pair in zip(values, alone, strict=True))
     corrected, by_people = _corrected(people, machine[0], list(job.runs)) if machine else (people, None)
-    prior, reason = _prior(job, choices, dense)
-    table = Trials(choices, corrected.choices, prior, settings.prior_queries if prior is not None else 0.0)
-    selected = select(table, settings.folds, settings.seed, dense)
-    chosen = choices[selected.row]
-    recipes = (family.recipe for family in job.families if family.recipe.method == chosen.method)
-    recipe = next(candidate for candidate in recipes if chosen.rrf_k in (None, candidate.rrf_k))
-    recipe, of_runs = replace(recipe, weights=chosen.weights), dict(zip(job.runs, corrected.runs, strict=True))
-    how = settings.measure, settings.folds, settings.seed, by_people
-    return Tuned(table, selected, recipe, of_runs, qids.to_list(), *how), reason
+    rows, tables = [slice(0, 0)], list[Trials]()
+    reason = _no_prior(job, families[0], dense)
+    for family, tried in zip(families, choices, strict=True):
+        rows.append(slice(rows[-1].stop, rows[-1].stop + len(tried)))
+        equal = (1 / len(job.runs),) * len(job.runs) if family.recipe.method == METHOD else ()
+        shares = default.shares if _is_exact(family) else equal
+        with_prior = dense if not tables and reason is None else None
+        tables.append(shrunk(tried, corrected.choices[rows[-1]], shares, with_prior, settings.measure))
+    if tables[0].prior is None:
+        reason = reason or "they are of other methods, or the grid lacks the untuned weight"
+    elif machine:
+        prior = tables[0].prior.of_values(people.choices[rows[1]], tables[0].values)
+        tables[0] = replace(tables[0], prior=prior)
+    selected = select(tables, settings.folds, settings.seed)
+    number = next(number for number, table in enumerate(tables) if table is selected.table)
+    if by_people is not None:
+        by_people = replace(by_people, values=by_people.values[rows[number + 1]])
+    recipe = replace(families[number].recipe, weights=selected.table.choices[selected.row].weights)
+    of_runs = dict(zip(job.runs, corrected.runs, strict=True))
+    how = settings.measure, settings.folds, settings.seed, families[number].scales or None, by_people
+    return Tuned(tables, selected, recipe, of_runs, qids.to_list(), *how), reason
 
 
 def _corrected(people: ByRater, machine: ByRater, names: Sequence[str]) -> tuple[ByRater, ByPeople]:
@@ -467,19 +486,21 @@ def _corrected(people: ByRater, machine: ByRater, names: Sequence[str]) -> tuple
     return ByRater(made[:choices], made[choices:]), ByPeople(people.choices, of_runs, others.shape[1], weight)
 
 
-def _measured(job: FusionJob, joined: Lists, judgments: Sequence[pl.DataFrame]) -> tuple[list[Choice], list[Values]]:
-    """Return all choices, and their values by each rater."""
+def _measured(
+    job: FusionJob, families: Sequence[MethodGrid], joined: Lists, judgments: Sequence[pl.DataFrame]
+) -> tuple[list[list[Choice]], list[Values]]:
+    """Return the choices of each family, and the values of all of them by each rater."""
     settings = job.settings
     shares: list[np.ndarray] = []
     scorers = _scorers(job, joined.qids)
     blocks = {
         exact: list(joined.candidates(scorers if exact else [], shares))
-        for exact in {family.recipe.missing == "exact" for family in job.families}
+        for exact in {family.recipe.missing == "exact" for family in families}
     }
-    choices: list[Choice] = []
+    choices: list[list[Choice]] = []
     values: list[list[Values]] = []
     with console.progress("tune", unit="sets of weights") as advance:
-        for family in job.families:
+        for family in families:
             more, by_rater = tuning.tabulate(
                 family,
                 blocks[family.recipe.missing == "exact"],
@@ -490,18 +511,37 @@ def _measured(job: FusionJob, joined: Lists, judgments: Sequence[pl.DataFrame]) 
                 advance,
                 job.remove_query,
             )
-            choices += more
+            choices.append(more)
             values.append(by_rater)
     _warn_disjoint(shares)
     return choices, [np.concatenate(of_rater) for of_rater in zip(*values, strict=True)]
 
 
-def _prior(job: FusionJob, choices: Sequence[Choice], dense: int | None) -> tuple[Values | None, str | None]:
-    """Return the prior of each choice; else None and the reason."""
-    settings = job.settings
-    if not settings.prior_queries:
-        return None, "--prior-queries is 0"
-    recipes = [family.recipe for family in job.families]
-    if settings.normalize or any(recipe.missing != METHODS[recipe.method].missing for recipe in recipes):
-        return None, "--normalize or --missing changes the methods"
-    return prior_of(dense, settings.measure, choices)
+def _is_exact(family: MethodGrid) -> bool:
+    return family.grid == "scaled" and family.recipe.missing == "exact"
+
+
+def _default(job: FusionJob) -> DefaultFusion:
+    """Return the fusion of `compose` without judgments; without scales if no exact sum is tuned, or texts are gone."""
+    indexes = [source.index for source in job.exact]
+    manifests = manifests_of(indexes)
+    if not any(map(_is_exact, job.families)):
+        return DefaultFusion(())
+    changed = {"device": job.settings.device, "threads": job.settings.threads}
+    sides = {str(each.index): open_index(each.index, each.options.changed(**changed)) for each in job.exact}
+    try:
+        return default_fusion(sides, manifests)
+    except InputError:  # no texts, of which the scales are
+        return DefaultFusion(default_shares(manifests))
+
+
+def _no_prior(job: FusionJob, family: MethodGrid, dense: int | None) -> str | None:
+    """Return why the curves of other collections are not those of the first method; None if they may be."""
+    recipe = family.recipe
+    if dense is None:
+        return "they are of two runs, one of a lexical and one of a dense index"
+    if recipe.normalization or recipe.missing != METHODS[recipe.method].missing:
+        return "--normalize or --missing changes the method"
+    if recipe.sums_raw_scores and not family.scales:
+        return "the scores have no scale: the texts of the documents are not where the indexes record them"
+    return None
