@@ -8,14 +8,14 @@
 
 PRIOR ?= out/prior
 COLLECTIONS ?= cacm scifact cosqa covidqa pydocs insuranceqa openwiki
-MEASURED := studies/measured/few-labels.parquet
+FEW_LABELS := studies/measured/few-labels.parquet
 
 prior: $(SETUP) $(COLLECTIONS:%=$(PRIOR)/%.bm25/manifest.json) $(COLLECTIONS:%=$(PRIOR)/%.minilm/manifest.json)  ## rebuild the prior of tuning
-	$(VENV)/bin/python benchmarks/prior.py measure $(PRIOR) $(COLLECTIONS) --values $(MEASURED)
-	$(VENV)/bin/python benchmarks/prior.py prior $(PRIOR)/$(firstword $(COLLECTIONS)).minilm --values $(MEASURED)
+	$(VENV)/bin/python benchmarks/prior.py measure $(PRIOR) $(COLLECTIONS) --values $(FEW_LABELS)
+	$(VENV)/bin/python benchmarks/prior.py prior $(PRIOR)/$(firstword $(COLLECTIONS)).minilm --values $(FEW_LABELS)
 
 few-labels: $(SETUP)  ## simulate tuning with few judged queries
-	$(VENV)/bin/python benchmarks/prior.py few-labels --values $(MEASURED) --dense minilm mpnet nll
+	$(VENV)/bin/python benchmarks/prior.py few-labels --values $(FEW_LABELS) --dense minilm mpnet nll
 
 # In a rule, % is the collection.
 

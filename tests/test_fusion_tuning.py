@@ -17,11 +17,11 @@ from hybrid_cli.commands import Fuse
 from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.lists import Lists
-from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.prior import FILE, MEASURES, prior_of, shrunk
 from hybrid_cli.fusion.selection import Choice, Gains, Trials, Values, interval, row_of, select
 from hybrid_cli.fusion.tuning import WEIGHTS
-from hybrid_cli.fusion.weights import Tuned, chosen_weights
+from hybrid_cli.fusion.weights import chosen_weights
+from hybrid_cli.reporting.verdict import Verdict
 from hybrid_cli.stages.fuse import families_to_try
 
 
@@ -308,25 +308,14 @@ def test_held_out_scores_never_see_their_query() -> None:
     assert held_out[0] == 0
 
 
-def tuned(values: np.ndarray, alone: dict[str, np.ndarray]) -> dict[str, Any]:
-    table = Trials(choices(), values, GRID.index(0.5))
-    selected = select([table], 5, 1)
-    recipe = FusionRecipe("minmax", table.choices[selected.row].weights, "zero")
-    qids = [str(number) for number in range(table.queries)]
-    return {**Tuned([table], selected, recipe, alone, qids, "nDCG@10", 5, 1).content(), "no_prior": "-"}
-
-
-def test_a_gain_of_rounding_errors_is_not_distinguishable_from_none() -> None:
+def test_a_gain_of_rounding_errors_is_no_gain() -> None:
     """The means of equal values differ by 5e-17, for every query; one query has no interval."""
-    found = tuned(np.full((len(GRID), 8), 0.1 + 0.2), {"a": np.full(8, 0.3), "b": np.zeros(8)})
-    low, high = found["gain_interval"]
-    assert low * high > 0  # 0 is outside
-    assert not found["gain_distinguishable"]
-    one = tuned(hill(1), {"a": np.zeros(1)})
-    assert (one["held_out"], one["gain_interval"]) == (None, None)
-    assert not one["gain_distinguishable"]
-    loss = tuned(np.full((len(GRID), 8), 0.4), {"a": np.full(8, 0.6), "b": np.zeros(8)})
-    assert (loss["gain"], loss["best_single"], loss["gain_distinguishable"]) == (pytest.approx(-0.2), "a", True)
+    for single, hybrid, outcome in ((0.3, 0.1 + 0.2, "undecided"), (0.6, 0.4, "worse"), (0.4, 0.6, "better")):
+        verdict = Verdict.of("nDCG@10", ("a", np.full(8, single)), ("b", np.full(8, hybrid)))
+        assert verdict.interval is not None
+        assert verdict.outcome == outcome
+    one = Verdict.of("nDCG@10", ("a", np.zeros(1)), ("b", np.ones(1)))
+    assert (one.interval, one.outcome) == (None, "undecided")
 
 
 def test_the_interval_of_a_mean_is_that_of_students_t() -> None:

@@ -76,7 +76,7 @@ def test_a_perfect_machine_tunes_as_if_people_had_judged_all_queries(truth: Grad
     for trial in made["trials"]:
         assert trial["score"] == pytest.approx(expected[tuple(trial["weights"])], abs=0.02)
     assert made["weights"] == pytest.approx(whole["weights"], abs=0.1)
-    assert np.ptp(made["gain_interval"]) < 0.75 * np.ptp(few["gain_interval"])
+    assert np.ptp(made["verdict"]["interval"]) < 0.75 * np.ptp(few["verdict"]["interval"])
     assert "machine_weight" not in few
 
 

@@ -12,7 +12,7 @@ from hybrid_cli import storage
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
-from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values, interval
+from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values
 from hybrid_cli.inputs.json_values import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
@@ -24,7 +24,6 @@ _STORED: dict[str, Any] = {
     "judged": list[str],
 }
 WEIGHTS = "weights"  # of the file of `fuse --tune` among the inputs of a fused run
-_ZERO = 1e-12  # gains below it are rounding errors
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,9 @@ class Tuned:
 
     def content(self) -> dict[str, Any]:
         """Return the content of the file: recipe, scores, plateau, evidence, and all trials."""
-        selected, fair, table = self.selected, self.selected.fair, self.selected.table
+        selected, table = self.selected, self.selected.table
         values, untuned = table.values[selected.row], self.tables[0].untuned
         best = max(self.alone, key=lambda name: self.alone[name].mean())
-        gains = fair - self.alone[best]
-        ends = interval(gains)
         after = table.gains()
         return {
             "runs": list(self.alone),
@@ -116,9 +113,6 @@ class Tuned:
             else _trial(self.tables[0].choices[untuned], float(self.tables[0].values[untuned].mean())),
             "keeps_untuned": selected.keeps_untuned,
             "best_single": best,
-            "gain": float(gains.mean()),
-            "gain_interval": ends,
-            "gain_distinguishable": ends is not None and (ends[0] > _ZERO or ends[1] < -_ZERO),
             "more_may_add": None if after is None else after.worth(table.queries, selected.row),
             "judged": list(self.qids),
             "trials": [

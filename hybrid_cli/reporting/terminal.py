@@ -130,7 +130,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         yield f"Chosen: the untuned {tuned['method']}, as nothing else is better by the evidence."
     elif tuned["single_run_chosen"]:
         yield f"Chosen: {max(zip(tuned['weights'], tuned['runs'], strict=True))[1]} alone."
-    if tuned["gain_interval"] is None:
+    if tuned["held_out"] is None:
         yield f"One judged query: there is no held-out score, and the gain over {tuned['best_single']} is unknown."
     if "machine_weight" in tuned:
         weight = f"{figure(tuned['machine_weight'], 2)} (0: useless, 1: as good as people)"
