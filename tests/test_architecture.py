@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_753,
+    "code lines": 40_895,
     "files": 276,
     "commands": 38,
-    "names of options": 240,
+    "names of options": 239,
     "conditions": 158,
     "layers": 12,
-    "test lines": 40_719,
+    "test lines": 40_845,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

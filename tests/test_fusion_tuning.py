@@ -283,6 +283,14 @@ def test_the_posterior_is_that_of_normal_regression() -> None:
     assert twice.mean == pytest.approx(before.given(np.repeat(gains[:, :15], 2, axis=1), np.ones(30)).mean)
 
 
+def test_the_noise_of_the_prior_shrinks_with_that_of_corrected_values() -> None:
+    people = hill(40, top=0.8)
+    flatter = people.mean(1, keepdims=True) + (people - people.mean(1, keepdims=True)) / 2
+    assert prior().of_values(people, flatter).noise == pytest.approx(prior().noise / 4)
+    assert prior().of_values(flatter, people).noise == pytest.approx(prior().noise)  # never grows
+    assert prior().of_values(np.full((11, 5), 0.5), np.full((11, 5), 0.5)).noise == pytest.approx(prior().noise)
+
+
 def test_what_more_queries_may_add_falls_with_the_queries_judged() -> None:
     before, gains = prior(spread=0.1, noise=1), hill(500, top=0.8) - 0.5
     after = [before.given(gains[:, :queries], np.ones(queries)) for queries in (20, 100, 500)]

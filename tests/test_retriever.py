@@ -1,6 +1,7 @@
 """Retrievers: what is evaluated is what is searched, for every method and rule, on real and made-up collections."""
 
 import json
+import pickle
 import random
 import shutil
 from collections.abc import Callable
@@ -207,6 +208,36 @@ def test_tuned_weights_are_those_of_it(tiny_runs: Path, tiny: Path, tmp_path: Pa
     options: dict[str, Any] = {"tune": True, "qrels": tiny, "split": "test", "measure": "MRR@10", "depth": DEPTH}
     in_one_step = compose([tiny_runs / "bm25", tiny_runs / "dense"], device="cpu", output=tmp_path / "tuned", **options)
     assert json.loads((in_one_step / "retriever.json").read_text())["tuning"]["queries"] == tuned["queries"]
+
+
+def test_weights_tuned_in_python_are_those_of_compose(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+    """The five judged queries of the collection under three names are enough."""
+    sides = [tiny_runs / "bm25", tiny_runs / "dense"]
+    queries, qrels = (pl.read_parquet(tiny / f"{name}.test.parquet") for name in ("queries", "qrels"))
+    twice = [
+        pl.concat([table.with_columns(qid=prefix + pl.col("qid")) for prefix in ("", "again-", "third-")])
+        for table in (queries, qrels)
+    ]
+    paths = [tmp_path / "queries.parquet", tmp_path / "qrels.parquet"]
+    for table, path in zip(twice, paths, strict=True):
+        table.write_parquet(path)
+    how: dict[str, Any] = {"tune": True, "queries": paths[0], "qrels": paths[1], "measure": "MRR@10", "depth": DEPTH}
+    stored = json.loads((compose(sides, output=tmp_path / "tuned", **how) / "retriever.json").read_text())
+    default = open_retriever(compose(sides, output=tmp_path / "default", depth=DEPTH))
+    made = default.tuned(*twice, "MRR@10")
+    assert isinstance(made.index, Retriever)
+    assert made.index.recipe.weights == pytest.approx(stored["weights"])
+    assert stored["scales"] == json.loads((tmp_path / "default/retriever.json").read_text())["scales"]
+    copy = pickle.loads(pickle.dumps(made))
+    assert copy.search("salt").equals(made.search("salt"))
+    few = default.tuned(queries, qrels, "MRR@10")
+    assert isinstance(few.index, Retriever)
+    assert isinstance(default.index, Retriever)
+    assert few.index.recipe == default.index.recipe  # five judged queries
+    with raises("measure-always-zero"):
+        default.tuned(twice[0], twice[1].with_columns(relevance=pl.lit(0)), "MRR@10")
+    with raises("other-kind"):
+        open_index(tiny_runs / "bm25").tuned(*twice, "MRR@10")
 
 
 def test_a_folder_that_is_moved_with_its_indexes_is_searched(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _CAUTION = 0.2  # standard deviations; it halves the largest loss on a collectio
 _NOISE_QUERIES = 50  # that the noise of other collections counts for
 _REPEATS = 20  # partitions into folds
 FEWEST = 10  # judged queries, of which fewer change nothing
+FIRST_JUDGED = 20  # queries, which people judge in an hour
 CONFIDENCE = 0.95
 
 

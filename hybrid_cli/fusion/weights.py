@@ -12,7 +12,7 @@ from hybrid_cli import storage
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
-from hybrid_cli.fusion.selection import Choice, Selected, Trials, Values
+from hybrid_cli.fusion.selection import FIRST_JUDGED, Choice, Selected, Trials, Values
 from hybrid_cli.inputs.json_values import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
 
@@ -113,7 +113,8 @@ class Tuned:
             else _trial(self.tables[0].choices[untuned], float(self.tables[0].values[untuned].mean())),
             "keeps_untuned": selected.keeps_untuned,
             "best_single": best,
-            "more_may_add": None if after is None else after.worth(table.queries, selected.row),
+            "more_queries": (more := max(table.queries, FIRST_JUDGED)),
+            "more_may_add": None if after is None else after.worth(more, selected.row),
             "judged": list(self.qids),
             "trials": [
                 _trial(choice, float(mean))

@@ -142,7 +142,7 @@ def _evidence(tuned: Mapping[str, Any]) -> Iterator[str]:
         few = f"; fewer than {FEWEST} change nothing" if tuned["queries"] < FEWEST else ""
         yield f"Evidence: {queries}, and the curves of other collections{few}."
     if (more := tuned.get("more_may_add")) is not None:
-        yield f"As many more may add {figure(more, 3)} {tuned['measure']} at most."
+        yield f"{tuned['more_queries']:,} more may add {figure(more, 3)} {tuned['measure']} at most."
 
 
 def show_verdict(tuned: Mapping[str, Any]) -> None:

@@ -87,7 +87,8 @@ class Verdict:
         means = f"{self.baseline} {figure(self.before, 3)} -> {self.run} {figure(self.after, 3)} {self.measure}"
         if self.outcome == "undecided":
             rest = "" if self.more is None else f"; about {self.more:,} more would, if they are like these"
-            return f"{means}: {self.queries:,} judged queries cannot tell which is better{rest}."
+            judged = "1 judged query" if self.queries == 1 else f"{self.queries:,} judged queries"
+            return f"{means}: {judged} cannot tell which is better{rest}."
         low, high = map(with_sign, self.interval or ())
         advice = "" if self.outcome == "better" else f" Keep {self.baseline}."
         counts = f"better on {self.wins:,} of {self.queries:,} queries, worse on {self.losses:,}"

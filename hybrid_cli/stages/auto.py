@@ -104,7 +104,8 @@ def _follow(path: RecommendedPath) -> Path:
     if weights is not None:
         indexes = [path.index(name, path.documents(plan.tune)) for name in ("bm25", "dense")]
         of: dict[str, Any] = {"qrels": plan.tune.collection, "split": plan.tune.split, "measure": path.settings.measure}
-        path.run(Fuse(single, tune=True, index=indexes, output=weights, **of, **path.given("device", "threads")))
+        named = [f"{name}={run}" for name, run in zip(("bm25", "dense"), single, strict=True)]
+        path.run(Fuse(named, tune=True, index=indexes, output=weights, **of, **path.given("device", "threads")))
     for corpus in dict.fromkeys([path.documents(plan.tune), documents]):
         path.run(path.composed(corpus, weights))
     if plan.test != plan.tune:

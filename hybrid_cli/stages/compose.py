@@ -36,6 +36,7 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS, LEXICAL_SHARE
 from hybrid_cli.fusion.prior import prior_of
+from hybrid_cli.fusion.selection import FIRST_JUDGED
 from hybrid_cli.fusion.tuning import WEIGHTS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, tuned_recipe, weights_file, weights_path
 from hybrid_cli.reporting.tables import figure
@@ -48,7 +49,6 @@ from hybrid_cli.runs.groups import judgments_for
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
 
-_FIRST_JUDGED = 20  # queries, which people judge in an hour
 _TRAININGS = ("train-dense", "distill-lite", "train-sparse", "train-lambda")
 # Fields of a weights file that are no evidence.
 _NOT_EVIDENCE = (
@@ -267,11 +267,11 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever, manifests: S
     shares = (weight / math.fsum(weights) for weight in weights)
     parts = [f"{share:.0%} {name}" for name, share in zip(short_names(settings.indexes), shares, strict=True)]
     how = f"{stored.method}" if stored.shares is None else "exact scores in units of their deviations"
-    why, queries, more = "as given", _FIRST_JUDGED, None
+    why, queries, more = "as given", FIRST_JUDGED, None
     if tuning is not None:
-        queries, more = tuning["queries"], tuning.get("more_may_add")
+        queries, more = tuning.get("more_queries", queries), tuning.get("more_may_add")
         kept = "the default, kept after" if tuning.get("keeps_untuned") else "tuned on"
-        why = f"{kept} {console.counted(**{'judged query': queries})}"
+        why = f"{kept} {console.counted(**{'judged query': tuning['queries']})}"
     elif stored.shares == default_shares(manifests):
         why, more = "the default", _worth_of_judging(manifests, settings.measure)
     if more is not None:
@@ -285,12 +285,12 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever, manifests: S
 
 
 def _worth_of_judging(manifests: Sequence[Sequence[Manifest]], measure: str) -> float | None:
-    """Return the most that `_FIRST_JUDGED` judged queries may add to the default; None where it is not known."""
+    """Return the most that `FIRST_JUDGED` judged queries may add to the default; None where it is not known."""
     if sorted(index[0].kind for index in manifests) != [Kind.DENSE_INDEX, Kind.LEXICAL_INDEX]:
         return None
     share = 1 - LEXICAL_SHARE
     prior = prior_of("weighted-sum", WEIGHTS, share, measure)
-    return None if prior is None else prior.worth(_FIRST_JUDGED, WEIGHTS.index(share))
+    return None if prior is None else prior.worth(FIRST_JUDGED, WEIGHTS.index(share))
 
 
 def judged_folds(qrels: Path, seed: int) -> Folds:

@@ -431,7 +431,7 @@ def _tuned(
             named = zip(job.runs, opened, strict=True)
             alone.append(np.stack([_alone(job, name, run, of_rater)["value"].to_numpy() for name, run in named]))
     if not alone[0].any():
-        problem = f"is 0 for every run and query of {judged}; pass judgments of these queries, or another measure"
+        problem = f"no hit of any run has a grade above 0 in {judged}; pass judgments of these queries and documents"
         raise option_error("measure", settings.measure, problem, code="measure-always-zero", path=judged)
     for number, (name, run) in enumerate(zip(job.runs, opened, strict=True)):
         if not any(values[number].any() for values in alone) and retrieved(run, qrels, 0).judged.is_empty():
