@@ -224,7 +224,7 @@ def test_weights_tuned_in_python_are_those_of_compose(tiny_runs: Path, tiny: Pat
     how: dict[str, Any] = {"tune": True, "queries": paths[0], "qrels": paths[1], "measure": "MRR@10", "depth": DEPTH}
     stored = json.loads((compose(sides, output=tmp_path / "tuned", **how) / "retriever.json").read_text())
     default = open_retriever(compose(sides, output=tmp_path / "default", depth=DEPTH))
-    made = default.tuned(*twice, "MRR@10")
+    made = default.tuned(twice[0], twice[1], "MRR@10")
     assert isinstance(made.index, Retriever)
     assert made.index.recipe.weights == pytest.approx(stored["weights"])
     assert stored["scales"] == json.loads((tmp_path / "default/retriever.json").read_text())["scales"]
@@ -237,7 +237,7 @@ def test_weights_tuned_in_python_are_those_of_compose(tiny_runs: Path, tiny: Pat
     with raises("measure-always-zero"):
         default.tuned(twice[0], twice[1].with_columns(relevance=pl.lit(0)), "MRR@10")
     with raises("other-kind"):
-        open_index(tiny_runs / "bm25").tuned(*twice, "MRR@10")
+        open_index(tiny_runs / "bm25").tuned(twice[0], twice[1], "MRR@10")
 
 
 def test_a_folder_that_is_moved_with_its_indexes_is_searched(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:
