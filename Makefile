@@ -1,9 +1,14 @@
 # Development tasks and pipelines. Outputs that are up to date are not rebuilt. `make help` lists the targets.
 PYTHON ?= python3
-EXTRA ?= cpu
-VENV := .venv
+EXTRA ?= faiss
+VENV ?= .venv
 HYBRID ?= $(VENV)/bin/hybrid
 SETUP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
+PIP := $(VENV)/bin/pip --quiet --disable-pip-version-check
+# On Linux, the usual index has PyTorch with gigabytes of CUDA; its own index has the build for CPUs too.
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)+cpu
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CURVES ?= $(VENV)/bin/python studies/curves.py
 TABLES_PAGE ?= $(VENV)/bin/python studies/tables.py
 SAMPLE ?= $(VENV)/bin/python studies/sample.py
@@ -43,12 +48,22 @@ CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(SETUP)  ## create .venv and install hybrid with development tools
+setup: $(SETUP)  ## create .venv and install hybrid with everything that its commands use (EXTRA=gpu: FAISS and PyTorch for CUDA)
 
+# Modules are compiled when they are first imported, which saves a minute and half a gigabyte here.
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),dev]'
+ifeq ($(EXTRA) $(shell uname -sm),faiss Linux x86_64)
+	@$(PIP) install --no-compile --no-deps torch==$(TORCH) 2>/dev/null \
+	    || $(PIP) install --no-compile --no-deps --retries 0 --index-url $(TORCH_INDEX) torch==$(TORCH) 2>/dev/null \
+	    || echo 'setup: no index has PyTorch for CPUs: that for CUDA follows, gigabytes more (TORCH_INDEX=ADDRESS: another index)'
+endif
+	$(PIP) install --no-compile -c constraints.txt -e '.[dense,documents,$(EXTRA),filters,lucene,serve]'
+	touch $@
+
+$(TOOLS): $(SETUP)
+	$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRA),dev]'
 	touch $@
 
 demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python libraries, and a report
@@ -64,40 +79,40 @@ demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python librarie
 check: lint  ## lint and fast tests, for each commit
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow'
 
-lint: $(SETUP)  ## ruff format, ruff check, mypy (strict)
+lint: $(TOOLS)  ## ruff format, ruff check, mypy (strict)
 	$(VENV)/bin/ruff format --check $(CODE)
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy hybrid_cli tests benchmarks
 
-test: $(SETUP)  ## all tests except heavy ones (kills, clusters, object stores, limits of memory, browsers, servers, whole pipelines), on all cores
+test: $(TOOLS)  ## all tests except heavy ones (kills, clusters, object stores, limits of memory, browsers, servers, whole pipelines), on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive'
 
-test-all: $(SETUP)  ## all tests, as in CI, on all cores
+test-all: $(TOOLS)  ## all tests, as in CI, on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
 
-test-processor: $(SETUP)  ## the tests that compute, as on an older processor (x86)
+test-processor: $(TOOLS)  ## the tests that compute, as on an older processor (x86)
 	$(OLDER_PROCESSOR) $(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive' $(COMPUTING:%=tests/test_%.py)
 
-hard: $(SETUP)  ## further cases of heavy tests; RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --target build/frameworks llama-index-core haystack-ai
+hard: $(TOOLS)  ## further cases of heavy tests; RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
+	$(PIP) install --target build/frameworks llama-index-core haystack-ai
 	PYTHONPATH=build/frameworks $(VENV)/bin/python -m pytest $(PARALLEL) -m exhaustive
 	HYBRID_HARD=1 $(VENV)/bin/python -m pytest -q tests/test_lucene.py -k 1000_queries
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000
 	$(VENV)/bin/python tests/hard/mutations.py
 
-fuzz: $(SETUP)  ## random and damaged input for every reader (SECONDS=600)
+fuzz: $(TOOLS)  ## random and damaged input for every reader (SECONDS=600)
 	$(VENV)/bin/python tests/hard/fuzz.py --seconds $(or $(SECONDS),600)
 
 bench: $(SETUP)  ## compare speed with other tools, which it installs: short runs, table in studies/performance.md (minutes; LARGE=1: 2 million documents, 20 minutes; DATA=FOLDER: questions in BEIR's layout)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),bench]'
-	-$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt pyterrier-pisa
+	$(PIP) install -c constraints.txt -e '.[$(EXTRA),bench]'
+	-$(PIP) install -c constraints.txt pyterrier-pisa
 	$(VENV)/bin/python benchmarks/quick.py $(if $(LARGE),--large) $(if $(filter command% environment%,$(origin DATA)),--data $(DATA))
 
 gpu-test: $(SETUP)  ## compare one GPU with all: results, throughput, memory (DEVICES=0,1; DEVICES=cpu,cpu without GPUs)
 	$(VENV)/bin/python benchmarks/devices.py $(if $(DEVICES),--devices $(DEVICES))
 
 docs: $(SETUP)  ## build the documentation site in build/site, with the command reference
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRA),docs]'
+	$(PIP) install -c constraints.txt -e '.[$(EXTRA),docs]'
 	$(VENV)/bin/python docs/build.py
 
 dist:  ## build the source distribution and the wheel in dist/

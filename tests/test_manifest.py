@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from command import Refusal, raises, refusal
+from packaging.version import Version
 from small_artifacts import HITS, Rows, foreign, open_output, run_table, write_folder, write_run
 
 from hybrid_cli import artifacts, runs, storage
 from hybrid_cli.storage import Kind, tables
+from hybrid_cli.version import is_later
 
 
 def test_a_manifest_holds_kind_stage_options_and_inputs(tmp_path: Path) -> None:
@@ -159,3 +162,12 @@ def test_the_fingerprint_of_a_folder_has_no_order(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
         found.add(storage.hash_folder(tmp_path))
     assert len(found) == 1
+
+
+def test_versions_have_the_order_of_packages() -> None:
+    versions = ["0.2.0", "0.3.0.dev0", "0.3.0.dev1", "0.3.0a1", "0.3.0b2", "0.3.0rc1", "0.3.0", "0.10.0", "1.0.0"]
+    assert versions == sorted(versions, key=Version)
+    for first, second in combinations(versions, 2):
+        assert (is_later(second, first), is_later(first, second), is_later(first, first)) == (True, False, False)
+    assert not is_later("unknown", "0.2.0")
+    assert is_later("99.0.0")

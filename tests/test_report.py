@@ -1,5 +1,6 @@
 """The command `report`: content of the page and its figures; test_report_page opens it in a browser."""
 
+import gzip
 import json
 import re
 import struct
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import vl_convert
 from command import Notices, raises, ran, refused
 from evaluated import write_run
 from report_study import ATTACK, Study
 
+import hybrid_cli.reporting
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.reporting.tables import pseudo_note
@@ -29,6 +32,11 @@ def whole(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     report(study.inputs, split="test", output=folder / "report.html", png=folder / "figures")
     return folder
+
+
+def test_the_script_of_the_charts_is_that_of_vl_convert() -> None:
+    script = gzip.decompress(Path(hybrid_cli.reporting.__file__).with_name("vega.js.gz").read_bytes()).decode()
+    assert script == vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 class Page:

@@ -18,7 +18,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.encoders.contract import is_static
 from hybrid_cli.encoders.models import resolve
-from hybrid_cli.errors import HybridError, InputError, path_error
+from hybrid_cli.errors import HybridError, InputError, path_error, refuse_missing
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.faiss import is_binary
 from hybrid_cli.indexes.options import FLAT, LEARNED, TRANSFORMER_INDEX
@@ -138,6 +138,17 @@ def quantization(manifest: Manifest) -> int | None:
     """Return the steps per unit of the learned weights of an index; None for an index of BM25."""
     steps = manifest.counts.get("quantization")
     return None if steps is None else int(steps)
+
+
+def check_models(indexes: Iterable[Sequence[Manifest]]) -> None:
+    """Refuse indexes whose queries a model encodes, if the packages of models are not installed.
+
+    Raises:
+        PackageError: names the extra.
+    """
+    for first, *_ in indexes:
+        if first.counts.get("encoder") and (first.kind == Kind.DENSE_INDEX or quantization(first) is not None):
+            refuse_missing("tokenizers", "torch", "transformers")
 
 
 def index_kinds(manifest: Manifest) -> frozenset[str]:
@@ -377,6 +388,7 @@ def recorded_model(artifact: Path, manifest: Manifest) -> Path | None:
 
     Raises:
         InputError: a model recorded by name is not on this machine, or has other content.
+        PackageError: its package is not installed.
     """
     if (path := manifest.input_path("model")) is not None:
         return path
@@ -385,7 +397,7 @@ def recorded_model(artifact: Path, manifest: Manifest) -> Path | None:
     name = recorded["name"]
     try:
         folder = resolve(name, local=True)
-    except HybridError:
+    except InputError:
         problem = f"records the model {name!r}, which is not in the local cache; if you trust it, pass --model {name}"
         raise path_error(artifact, problem, code="recorded-model-missing", model=name) from None
     if not has_content(folder, recorded["fingerprint"]):

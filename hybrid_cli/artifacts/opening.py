@@ -136,7 +136,7 @@ def _open_lucene(path: Path, options: Searching, manifest: Manifest, rm3: Rm3 | 
         learned = "encoder" in manifest.counts
         reason = f"{path}: has no Lucene index, since its weights are learned; omit it"
         if not learned:
-            reason = f"{path}: has no Lucene index; repeat index-bm25 with --overwrite, without --no-lucene"
+            reason = f"{path}: has no Lucene index; repeat index-bm25 with --overwrite and --lucene"
         code = "option-does-not-apply" if learned else "no-lucene-index"
         raise option_error("engine", "lucene", reason, code=code, path=path)
     from hybrid_cli.lexical.lucene import LuceneIndex

@@ -65,10 +65,10 @@ class PythonDocs(Import):
     """Docstrings of installed packages.
 
     Attributes:
-        package: packages, named as in `import`.
+        package: packages, named as in `import`; none for those of numpy, scipy, sklearn and pandas that are installed.
     """
 
-    package: Sequence[str] = ("numpy", "scipy", "sklearn", "pandas")
+    package: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
     """Make a retrieval task from the docstrings of installed packages.
 
     A query is the first paragraph of a docstring; the document with the rest of the docstring is relevant. The source
-    files of numpy, scipy, sklearn and pandas are parsed, never imported. Queries are split into train, dev and test.
+    files of packages are parsed, never imported. Queries are split into train, dev and test.
 
     Attributes:
         package: Packages, named as in `import`.
@@ -149,7 +149,9 @@ class PreparePythonDocs(Prepare, options.PythonDocs):
         "hybrid prepare python-docs --package rich --output data/rich",
     )
 
-    package: Sequence[str] = inherited(recorded=False)
+    package: Sequence[str] = inherited(
+        recorded=False, shown="those of numpy, scipy, sklearn and pandas that are installed"
+    )
     seed: int = inherited(applies=when())
 
 

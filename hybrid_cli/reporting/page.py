@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -15,7 +16,6 @@ from typing import Any, Literal
 
 import altair as alt
 import jinja2
-from markupsafe import Markup
 
 from hybrid_cli.reporting.colours import COLOURS, RUN_COLOURS, Scheme, style_sheet
 from hybrid_cli.reporting.tables import Table
@@ -234,11 +234,11 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
         sections=sections,
         colours={run: _colour(number) for number, run in enumerate(runs)},
         colour=_colour,
-        style=Markup(style_sheet() + "".join(map(_source, _STYLES))),
-        scripts=[Markup(script) for script in scripts],
+        style=style_sheet() + "".join(map(_source, _STYLES)),
+        scripts=scripts,
         allowed=[_digest(script) for script in scripts],
-        content=Markup(as_data(content)) if figures else None,
-        comparison=Markup(as_data(comparison)) if comparison else None,
+        content=as_data(content) if figures else None,
+        comparison=as_data(comparison) if comparison else None,
     )
 
 
@@ -253,10 +253,8 @@ def as_data(content: Any) -> str:
 
 @cache
 def _vega() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script."""
-    import vl_convert
-
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    """Return Vega, Vega-Lite and vega-embed as one script; see `vega.txt`."""
+    return gzip.decompress(files(__package__).joinpath("vega.js.gz").read_bytes()).decode()
 
 
 def _bundle() -> str:

@@ -12,7 +12,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.artifacts.belonging import belongs_together, check_common
-from hybrid_cli.artifacts.indexes import corpora_of, manifests_of
+from hybrid_cli.artifacts.indexes import check_models, corpora_of, manifests_of
 from hybrid_cli.artifacts.inputs import has_content
 from hybrid_cli.artifacts.judged import collection_of, judgments_of, missing_split, queries_of_judgments
 from hybrid_cli.artifacts.lineage import corpus_of, texts_of
@@ -261,6 +261,8 @@ def with_searched(settings: C, folder: Path, call: Callable[[Settings], Any]) ->
     settings = _with_judgments(settings)
     given = [name_and_path(str(text)) for text in settings.inputs]
     searched: dict[Path, Path] = {path: index for _, path in given if (index := searchable_at(path)) is not None}
+    for index in searched.values():
+        check_models(RetrieverFiles.read(index).manifests if is_retriever(index) else manifests_of([index]))
     names = dict(zip(searched, short_names([*searched]), strict=True))
     inputs: list[NameOrPath] = []
     for text, (name, path) in zip(settings.inputs, given, strict=True):

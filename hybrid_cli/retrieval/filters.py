@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli.collections import collection as collections
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, require_packages
 from hybrid_cli.runs.index import Allowed
 
 MOST_CHARACTERS = 16_384
@@ -76,7 +76,10 @@ def columns_of(text: str, schema: Mapping[str, pl.DataType]) -> list[str]:
 
     Raises:
         InputError: a syntax error, an unknown column or function, types that cannot be compared, or no condition.
+        PackageError: DuckDB is not installed.
     """
+    with require_packages("duckdb"):
+        import duckdb  # noqa: F401
     if len(text) > MOST_CHARACTERS:
         problem = f"--filter: has {len(text):,} characters, at most {MOST_CHARACTERS:,} are read"
         raise InputError(problem, code="too-long", option="filter", value=len(text), limit=MOST_CHARACTERS)

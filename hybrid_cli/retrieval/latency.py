@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -28,18 +29,17 @@ Fuse = Callable[[Sequence[pl.DataFrame]], pl.DataFrame]
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Set one thread for PyTorch and FAISS, and restore the thread counts at the end."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    faiss_threads = load_faiss().omp_get_max_threads()
+    """Set one thread for PyTorch and FAISS, where they are installed; restore the thread counts at the end."""
+    faiss_threads = load_faiss().omp_get_max_threads() if find_spec("faiss") else None
     set_threads(1)
-    try:
+    with ExitStack() as restored:
+        restored.callback(set_threads, faiss_threads)
+        if find_spec("torch"):
+            import torch
+
+            restored.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
         yield
-    finally:
-        torch.set_num_threads(threads)
-        set_threads(faiss_threads)
 
 
 def percentiles(indexes: Sequence[Index], queries: pl.DataFrame, fuse: Fuse) -> dict[str, float]:

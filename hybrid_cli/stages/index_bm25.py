@@ -18,7 +18,7 @@ from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.indexes import write_manifests
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import IndexBm25
-from hybrid_cli.errors import option_error
+from hybrid_cli.errors import PACKAGES, option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.lexical import jvm
@@ -42,7 +42,8 @@ def index_bm25(settings: IndexBm25) -> Path:
     """Index a corpus for BM25.
 
     In an existing index, other values of k1 and b are stored without reading the corpus again. Without `k1`, `b` and
-    `tune` its parameters stay as they are. Tuning without a gain on held-out queries changes nothing either.
+    `tune` its parameters stay as they are. Tuning without a gain on held-out queries changes nothing either. Without
+    the extra `lucene`, and unless `lucene` is asked for, it writes the matrix alone.
 
     Returns:
         Folder of the index.
@@ -51,6 +52,8 @@ def index_bm25(settings: IndexBm25) -> Path:
         InputError: options or inputs cannot be used, or a document id occurs twice.
         HybridError: Java is missing and needed, or Lucene's counts differ from those of the matrix.
     """
+    alone = not settings.given & {"lucene", "shards"} and not jvm.is_installed()
+    settings = settings.changed(lucene=False) if alone else settings
     output, inputs = settings.output, _inputs(settings)
     if settings.shards is not None:
         return _index_shards(settings, settings.shards, inputs)
@@ -60,6 +63,9 @@ def index_bm25(settings: IndexBm25) -> Path:
         return output
     if needs_java(settings.language, settings.lucene) and not reuse:
         jvm.start()
+    if alone:
+        text = "index-bm25: the matrix alone, whose searches have Lucene's scores; for Lucene's own index: pip install"
+        console.note(f"{text} '{PACKAGES['pyserini']}'", code="no-lucene")
     with target.folder(ignore=(layout.LUCENE,)) as (work, counts):
         if reuse:
             storage.check_parts(output, layout.IMPACTS, layout.DOCIDS)

@@ -17,7 +17,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Perturb
 from hybrid_cli.commands.data import facts_of
 from hybrid_cli.draws import draw
-from hybrid_cli.errors import InputError, option_error, path_error
+from hybrid_cli.errors import InputError, PackageError, option_error, path_error
 from hybrid_cli.perturbations import synonyms, wordnet
 from hybrid_cli.perturbations.attacks import ATTACKS, SETS, Attacked, Draw, Inputs, MissingResource, Rewrite
 from hybrid_cli.stages import stage
@@ -34,7 +34,7 @@ def perturb(settings: Perturb) -> Path:
 
     Raises:
         InputError: options, split, files or models cannot be used.
-        MissingResource: a translation model is needed, and no path is given.
+        MissingResource: a translation model is needed, and no path is given, or the extra `dense` is not installed.
     """
     names = _names(settings)
     queries = collections.queries_path(settings.collection, settings.split)
@@ -47,7 +47,7 @@ def perturb(settings: Perturb) -> Path:
     for name in names:
         try:
             inputs[name] = {"queries": queries, **_files(name, settings)}
-        except MissingResource as missing:
+        except (MissingResource, PackageError) as missing:
             if not several:
                 raise MissingResource(f"--attack {name}: {missing}", code="missing-resource", attack=name) from None
             skipped[name] = str(missing)

@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.retrievers import user_folder
 from hybrid_cli.commands import Report
 from hybrid_cli.commands.analysis import ACC
 from hybrid_cli.commands.common import NameOrPath
-from hybrid_cli.errors import option_error
+from hybrid_cli.errors import option_error, refuse_missing
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.reporting import page, sections
 from hybrid_cli.reporting.complement import Texts
@@ -37,7 +37,10 @@ def report(settings: Report) -> Path:
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
+        PackageError: `png` without its extra, or an index whose queries a model encodes without `dense`.
     """
+    if settings.png is not None:
+        refuse_missing("vl_convert")
     settings = with_searched(settings, settings.output.parent, call)
     plan = EvaluationPlan.of(settings)
     if plan.qrels is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from inspect import signature
 from itertools import groupby
 from operator import itemgetter
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hybrid_cli import plugins
-from hybrid_cli.errors import option_error, package_error
+from hybrid_cli.errors import option_error, refuse_missing
 from hybrid_cli.training.loop import Callback
 from hybrid_cli.training.options import Tracker as TrackerName
 
@@ -160,6 +159,5 @@ def open_tracker(name: TrackerName) -> type[Tracker]:
     Raises:
         PackageError: its package is not installed.
     """
-    if find_spec(TRACKERS[name].package) is None:
-        raise package_error(TRACKERS[name].package)
+    refuse_missing(TRACKERS[name].package)
     return TRACKERS[name]

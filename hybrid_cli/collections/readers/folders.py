@@ -19,7 +19,7 @@ from hybrid_cli.collections.options import OnError
 from hybrid_cli.collections.readers.html_pages import HTML, decode_page, read_page
 from hybrid_cli.collections.sentences import HEADING, heading
 from hybrid_cli.collections.source import Document, Location
-from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.errors import InputError, path_error, refuse_missing
 from hybrid_cli.inputs.files import files_of_folder, read_bytes, read_text
 from hybrid_cli.inputs.json_values import without_surrogates
 
@@ -45,6 +45,7 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
     Raises:
         InputError: the folder is an artifact, or has no text files, or the name of one is not UTF-8; every file is
             skipped.
+        PackageError: HTML pages, without the extra `documents`.
     """
     if (folder / "manifest.json").is_file():
         problem = "is an artifact of hybrid; pass its files, such as corpus.parquet, --queries and --qrels"
@@ -57,6 +58,8 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
         raise path_error(folder, problem, code="no-text-files")
     if wrong := [name for name in texts if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
         raise path_error(folder, f"the file name {wrong[0]!r} is not UTF-8; rename the file", code="not-utf-8")
+    if any(map(is_page, names)):
+        refuse_missing("selectolax")
     others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
@@ -73,6 +76,7 @@ def is_page(path: Path) -> bool:
 
 def page_document(path: Path, on_error: OnError) -> list[Callable[[], Iterator[Document]]]:
     """Return functions that read an HTML page as a document whose id is the name of the file; see `text_documents`."""
+    refuse_missing("selectolax")
     names = _readable(path.parent, [path.name]) if on_error == "skip" else [path.name]
     return [partial(_read, path.parent, names)]
 

@@ -11,9 +11,10 @@ import codecs
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
 
 HTML = (".html", ".htm")
 _DEEPEST = 256  # our choice; browsers stop at 512
@@ -87,6 +88,8 @@ def read_page(content: str) -> Page:
     The title is the element `title`, else the first heading. Text is that of a browser with scripts, without what the
     attributes `hidden` and `style` hide; closed `details` are read, since a reader opens them.
     """
+    from selectolax.lexbor import LexborHTMLParser
+
     tree = LexborHTMLParser("".join(_well_formed(content)))
     tree.strip_tags(_UNSEEN)
     title = _text(tree.css_first("title"))

@@ -26,6 +26,7 @@ from hybrid_cli.inputs.files import read_bytes
 
 # Minimum words (runs of two or more letters) of a query and of a document. Our choice: shorter texts are labels.
 MIN_QUERY_WORDS, MAX_QUERY_WORDS, MIN_WORDS = 3, 64, 10
+_PACKAGES = ("numpy", "scipy", "sklearn", "pandas")  # without given ones
 _TESTS = {"tests", "test", "conftest", "setup"}
 _VENDORED = {"externals", "_external", "extern", "_vendor", "_vendored", "vendored"}
 _VENDORED |= {"array_api_compat", "array_api_extra", "cobyqa", "pyprima", "_uarray"}  # in scipy
@@ -58,7 +59,8 @@ def source(options: PythonDocs) -> Source:
     Raises:
         InputError: a package is not installed, or is not made of Python files.
     """
-    roots = {name: _root(name) for name in dict.fromkeys(options.package)}
+    packages = options.package or [name for name in _PACKAGES if find_spec(name)]
+    roots = {name: _root(name) for name in dict.fromkeys(packages)}
 
     @cache
     def task() -> _Task:

@@ -11,10 +11,10 @@ from hybrid_cli.commands.common import as_names
 from hybrid_cli.commands.retrieval import DENSE_TEXTS, IMPORTED_VECTORS, ONE_INDEX, SPARSE_TEXTS, TWO_INDEXES
 from hybrid_cli.encoders.contract import SPARSE, kind_of, preset_fields
 from hybrid_cli.encoders.models import resolve
+from hybrid_cli.errors import refuse_missing
 from hybrid_cli.stages import stage
 from hybrid_cli.stages.encode.dense import encode_dense
 from hybrid_cli.stages.encode.shared import source_of
-from hybrid_cli.stages.encode.sparse import encode_sparse
 from hybrid_cli.stages.encode.stored import combine_indexes, import_vectors, rebuild_index
 from hybrid_cli.storage import Kind
 
@@ -49,11 +49,14 @@ def encode(settings: Encode) -> Path:
     texts, kind = source_of(settings)
     if settings.from_vectors is not None:
         return import_vectors(settings, settings.from_vectors, texts, kind)
+    refuse_missing("torch", "transformers")
     folders = [*map(resolve, as_names(settings.model))]
     preset = preset_fields(settings.preset, folders[0], sparse=True)
     if architecture := preset.pop("architecture", None):
         settings = settings.changed(architecture=settings.architecture or architecture)
     changes = {**preset, **settings.contract()}
     if settings.architecture is not None or SPARSE in map(kind_of, folders):
+        from hybrid_cli.stages.encode.sparse import encode_sparse  # imports torch
+
         return encode_sparse(settings, texts, changes)
     return encode_dense(settings, texts, kind, folders, changes)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import torch
 
 from hybrid_cli import cluster, console
 from hybrid_cli.artifacts import Output
@@ -75,7 +74,8 @@ def encoder_of(folders: Sequence[Path]) -> str:
 
 def precision(dtype: Precision, device: str) -> Any:
     """Return the precision with `auto` resolved, because it affects the vectors."""
-    return {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[pick_dtype(dtype, device)]
+    names = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+    return names[str(pick_dtype(dtype, device))]
 
 
 def device_of(settings: jobs.EncodedTexts) -> str:

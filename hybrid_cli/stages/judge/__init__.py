@@ -10,7 +10,7 @@ import polars as pl
 from hybrid_cli import artifacts, console, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.belonging import belongs_together
-from hybrid_cli.artifacts.indexes import corpora_of, known_corpora
+from hybrid_cli.artifacts.indexes import check_models, corpora_of, known_corpora
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, of_auto
 from hybrid_cli.collections import collection as collections
@@ -118,6 +118,7 @@ def _searched_sides(settings: Judge, files: RetrieverFiles, queries: Path) -> tu
         files: the retriever.
         queries: file of the queries.
     """
+    check_models(files.manifests)
     searched = [*files.indexes, *([files.folder] if len(files.indexes) > 1 else [])]
     output = settings.output
     names = dict(zip(short_names([*files.first_indexes, files.folder]), searched, strict=False))

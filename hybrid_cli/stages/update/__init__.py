@@ -12,7 +12,7 @@ import polars as pl
 
 from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Recorded
-from hybrid_cli.artifacts.indexes import corpora_of, group_of, ids_of, index_manifest, kind_in_words
+from hybrid_cli.artifacts.indexes import check_models, corpora_of, group_of, ids_of, index_manifest, kind_in_words
 from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.retrievers import (
     RetrieverFiles,
@@ -157,6 +157,8 @@ def _written(
     inputs: Mapping[str, artifacts.Input],
 ) -> RetrieverFiles:
     """Write the next generation of the collection and every index, then the retriever; return the new one."""
+    if changes.new:
+        check_models(files.manifests)
     now, number = files.stored.generation, next_generation(current, files, inputs)
     with artifacts.keeping_equal_outputs():
         corpus, first = write_generation(current, present, changes, generation(current.collection, now, number), inputs)
