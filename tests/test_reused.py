@@ -19,16 +19,16 @@ from hybrid_cli.stages.search import search
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind
 
-TUNED: dict[str, object] = {"run": "fused", "part": Kind.WEIGHTS, "count": 4, "queries": 4}
+TUNED: dict[str, object] = {"run": "fused", "part": Kind.WEIGHTS, "count": 12, "queries": 12}
 
 
 @pytest.fixture
 def here(workdir: Path) -> Path:
-    """Return a folder with weights tuned on q0 to q3, the fused run, and qrels of q0 to q3 and of q4 to q7."""
-    qids = [f"q{number}" for number in range(8)]
+    """Return a folder with weights tuned on q0 to q11, the fused run, and qrels of q0 to q11 and of q12 to q23."""
+    qids = [f"q{number}" for number in range(24)]
     Path("a.trec").write_text("".join(f"{qid} Q0 good 1 2.0 a\n{qid} Q0 bad 2 1.0 a\n" for qid in qids))
     Path("b.trec").write_text("".join(f"{qid} Q0 bad 1 2.0 b\n{qid} Q0 good 2 1.0 b\n" for qid in qids))
-    for name, chosen in {"dev.tsv": qids[:4], "test.tsv": qids[4:]}.items():
+    for name, chosen in {"dev.tsv": qids[:12], "test.tsv": qids[12:]}.items():
         Path(name).write_text("".join(f"{qid}\t0\tgood\t1\n" for qid in chosen))
     for words in (
         ["--tune", "--method", "minmax", "--qrels", "dev.tsv", "--output", "w.json"],
@@ -46,7 +46,7 @@ def warned(qrels: str) -> bool:
 
 def test_the_queries_of_tuning_are_named_and_others_are_not(here: Path) -> None:
     """Not with equal ids of another collection, nor from weights that are gone or replaced."""
-    Path("other.tsv").write_text("".join(f"q{number}\t0\tbad\t1\n" for number in range(4)))
+    Path("other.tsv").write_text("".join(f"q{number}\t0\tbad\t1\n" for number in range(12)))
     assert [warned(name) for name in ("dev.tsv", "test.tsv", "other.tsv")] == [True, False, False]
     Path("w.json").write_text(Path("w.json").read_text().replace('"q0"', '"qX"'))
     assert not warned("dev.tsv")
