@@ -2,28 +2,20 @@
 
 import io
 import json
-import re
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import polars as pl
 import pytest
 from command import Done, Refusal, hybrid, raises, ran, refusal
 from judging import DOCIDS, FIRST, QIDS, SECOND, lines_of
-from small_artifacts import open_output, write_run
 
 from hybrid_cli import artifacts, runs
-from hybrid_cli.artifacts import lineage
 from hybrid_cli.collections import collection
 from hybrid_cli.collections.judgments import FileJudgments, skipped_path
 from hybrid_cli.errors import HybridError
-from hybrid_cli.evaluation.measures import evaluate_positions
 from hybrid_cli.evaluation.retrieved import pools
-from hybrid_cli.fusion.tuning import WEIGHTS, WeightRange, query_values, weight_range
-from hybrid_cli.reporting import judging as screens
 from hybrid_cli.reporting.judging import View, screen
-from hybrid_cli.storage import Kind
 
 RUNS = [f"{FIRST}.trec", f"{SECOND}.trec"]
 
@@ -160,79 +152,6 @@ def test_all_pages_of_a_text_are_reachable() -> None:
         view = View("q", 1, 1, "title", " ".join(words), 0, 20, page=page)
         seen |= set(" ".join(line.plain for line in screen(view, 60, 20)).split())
     assert set(words) <= seen
-
-
-def test_the_values_of_a_query_are_those_of_the_fused_runs(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged(monkeypatch, "2031" * 20, "--stop-after", 6)
-    qrels = collection.read_qrels(Path("mine.tsv"))
-    opened = [runs.open_run(Path(path)) for path in RUNS]
-    for weight in (0.0, 0.35, 1.0):
-        words = ["fuse", *RUNS, "--weights", f"{1 - weight},{weight}", "--output", "f.parquet", "--overwrite"]
-        ran(*words)
-        words = ["evaluate", "--qrels", "mine.tsv", "f.parquet", "-m", "nDCG@10", "--output", "m.parquet"]
-        ran(*words, "--overwrite")
-        expected = dict(pl.read_parquet("m.parquet").select("qid", "value").iter_rows())
-        for qid in expected:
-            values = query_values(opened, qrels.filter(qid=qid), 1000, _ndcg)
-            assert values[WEIGHTS.index(weight)] == pytest.approx(expected[qid])
-
-
-def _ndcg(judged: pl.DataFrame) -> np.ndarray:
-    return evaluate_positions(judged, ["nDCG@10"])["value"].to_numpy()
-
-
-def test_the_weights_that_fit_are_those_within_one_standard_error() -> None:
-    weights = np.array(WEIGHTS)
-    for flat in ([np.full(len(weights), 0.5)] * 4, [-np.abs(weights - 0.8)]):  # equal values; a single query
-        found = weight_range(flat, None, "nDCG@10")
-        assert (found.chosen, found.low, found.high) == (0.5, 0.0, 1.0)
-    sharp = weight_range([-np.abs(weights - peak) for peak in (0.65, 0.7, 0.75)], None, "nDCG@10")
-    assert sharp.chosen == pytest.approx(0.7)
-    assert 0.6 <= sharp.low < 0.7 < sharp.high <= 0.8
-
-
-def test_the_weights_of_few_queries_shrink_towards_equal_ones() -> None:
-    values = [-np.abs(np.array(WEIGHTS) - 0.9) / 10] * 20
-
-    def chosen(values: list[np.ndarray], dense: int | None) -> float:
-        return weight_range(values, dense, "nDCG@10").chosen
-
-    assert chosen(values[:9], 1) == 0.5  # fewer than ten say nothing
-    assert chosen(values, None) == pytest.approx(0.9)
-    assert 0.5 < chosen(values[:12], 1) < 0.9
-    assert chosen(values * 50, 1) == chosen(values * 50, 0) == pytest.approx(0.9, abs=0.051)
-
-
-@pytest.mark.parametrize(("kinds", "known"), [(("lexical index", "dense index"), True), (("dense index",) * 2, False)])
-def test_the_prior_is_for_a_lexical_and_a_dense_run(tmp_path: Path, kinds: tuple[str, str], known: bool) -> None:
-    places = {}
-    for name, kind in zip("ab", kinds, strict=True):
-        index = tmp_path / f"index-{name}"
-        with open_output(index, kind=Kind(kind)).folder() as (folder, _):
-            (folder / "data").write_text(name)
-        places[name] = write_run(tmp_path / f"{name}.parquet", inputs={"index": index})
-    assert (lineage.dense_side(places) == 1) == known
-
-
-def test_the_weight_is_shown_for_two_judged_runs(two_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert judged(monkeypatch, "1q").says("judged", weight=None)
-    done = judged(monkeypatch, "1" * 50, "--stop-after", 2)
-    (weight,) = (notice.fields["weight"] for notice in done.notices.heard if notice.code == "judged")
-    name, span = cast(tuple[str, WeightRange], weight)
-    assert name == SECOND
-    assert f"{span.chosen:.0%}" in done.err
-    monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 50))
-    done = hybrid("judge", "tiny", "--split", "test", RUNS[0], "--output", "one.tsv", "--stop-after", 2)
-    assert done.says("judged", weight=None)
-
-
-def test_the_status_fits_into_a_terminal_of_80_columns() -> None:
-    line = screens.status(999, 1000, ("a-run-with-a-long-name", WeightRange(0.75, 0.55, 0.85)))
-    assert len(line) <= 80
-    assert re.findall(r"[\d%]+", line) == ["999", "1000", "75%", "55%", "85%"]
-    for low, high in ((0.0, 1.0), (0.5, 0.5)):  # any weight fits, or one
-        line = screens.status(1, 20, ("b", WeightRange(0.5, low, high)))
-        assert re.findall(r"[\d%]+", line) == ["1", "20", "50%"]
 
 
 @pytest.mark.parametrize(

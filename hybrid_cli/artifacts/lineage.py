@@ -86,12 +86,6 @@ def sides(runs: Mapping[str, Path]) -> tuple[str, str] | None:
     return (dense[0], lexical[0]) if len(dense) == len(lexical) == 1 else None
 
 
-def dense_side(runs: Mapping[str, Path]) -> int | None:
-    """Return the number of the run of a dense index among two, of which the other is of a lexical index; else None."""
-    names = sides(runs) if len(runs) == 2 else None
-    return None if names is None else list(runs).index(names[0])
-
-
 @dataclass(frozen=True)
 class System:
     """The index and encoder that a run was searched with.

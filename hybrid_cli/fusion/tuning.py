@@ -1,8 +1,7 @@
 """Tuning on judged queries: values of all methods and weights of a fusion, and weights that the judgments leave open.
 
 Lists are read in blocks of queries and normalized once per method and grid. For each set of weights, only the ranks of
-the judged documents are computed and kept. `TunedWeight` is that of a combination of encoders (`combine --tune`),
-`WeightRange` that of two runs while they are judged.
+the judged documents are computed and kept. `TunedWeight` is that of a combination of encoders (`combine --tune`).
 """
 
 from __future__ import annotations
@@ -18,13 +17,10 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.lists import check_values, fused, values
 from hybrid_cli.fusion.methods import FusionRecipe
 from hybrid_cli.fusion.options import Grid, Tuning
-from hybrid_cli.fusion.prior import shrunk
 from hybrid_cli.fusion.selection import Choice, Plateau, Trials, Values, interval
-from hybrid_cli.runs import Run
 
 _LADDER = (1, 2, 5)  # multiples of each power of ten in the grids
 _DECADES, _EXTENSION, _MOST_DECADES = 3, 2, 7
@@ -337,59 +333,6 @@ class TunedWeight:
         }
 
 
-WEIGHTS = tuple(step / 20 for step in range(21))  # of the second run; the first has the rest
-_METHOD = "minmax"
-_CHOICES = [Choice(_METHOD, (1 - weight, weight)) for weight in WEIGHTS]
-
-
-@dataclass(frozen=True)
-class WeightRange:
-    """Weights of the second of two runs.
-
-    Attributes:
-        chosen: middle of the plateau.
-        low, high: ends of the plateau; see `selection.Plateau`. One judged query has no standard error: 0 and 1.
-    """
-
-    chosen: float
-    low: float
-    high: float
-
-
-def weight_range(values: Sequence[np.ndarray], dense: int | None, measure: str) -> WeightRange:
-    """Return the plateau of the weights, as `fuse --tune --method minmax` does.
-
-    Args:
-        values: for each judged query, the value of every weight in `WEIGHTS`, as returned by `query_values`.
-        dense, measure: see `shrunk`.
-    """
-    trials = shrunk(_CHOICES, np.stack(values, axis=1), (0.5, 0.5), dense, measure)
-    plateau = trials.plateau()
-    rows = plateau.rows if trials.prior is not None or len(values) > 1 else range(len(WEIGHTS))
-    return WeightRange(WEIGHTS[plateau.chosen], WEIGHTS[rows[0]], WEIGHTS[rows[-1]])
-
-
-def query_values(runs: Sequence[Run], judged: pl.DataFrame, depth: int, measure: Measure) -> np.ndarray:
-    """Return the value of one query for every weight in `WEIGHTS`.
-
-    Args:
-        runs: two runs.
-        judged: qid, docid, relevance of one query.
-        depth: hits read from each run, and kept after fusion.
-        measure: function from judged documents (qid, docid, relevance, position or null) to one value per query.
-    """
-    recipe = FusionRecipe(_METHOD, (1.0, 1.0), "zero")
-    joined = lists.Lists.of([run.of_queries(judged["qid"]) for run in runs], depth)
-    valued = lists.values(pl.concat(joined.blocks()), recipe).sort("docid")
-    fused = (lists.fused(valued, replace(recipe, weights=choice.weights))["score"] for choice in _CHOICES)
-    ranks = pl.DataFrame({str(row): (-score).rank("ordinal") for row, score in enumerate(fused)})  # ties by docid
-    positions = judged.select("docid", "relevance").join(
-        ranks.with_columns(valued["docid"]), on="docid", how="left", maintain_order="left"
-    )
-    long = positions.unpivot(index=["docid", "relevance"], variable_name="qid", value_name="position")
-    kept = pl.when(pl.col("position") <= depth).then(pl.col("position").cast(pl.Int64))
-    return measure(long.select("qid", "docid", "relevance", position=kept))
-
-
+WEIGHTS = tuple(step / 20 for step in range(21))  # of the dense run in the curves of other collections
 Weights = tuple[float, ...]
 Measure = Callable[[pl.DataFrame], np.ndarray]

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from hybrid_cli.collections.judgments import Judgments
 from hybrid_cli.commands import Compose
 from hybrid_cli.console import styled
 from hybrid_cli.errors import path_error
-from hybrid_cli.evaluation.measures import evaluate_positions, evaluate_run
+from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import Pool
 from hybrid_cli.reporting.snippets import cells, match_words
 from hybrid_cli.reporting.verdict import Verdict
@@ -37,11 +37,8 @@ from hybrid_cli.runs.groups import documents_of
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hybrid_cli.fusion.tuning import WeightRange
-
 
 QUERIES_AT_ONCE = 20  # queries whose texts are read in one pass over the corpus
-_HITS = 1000  # hits per run that the fusion of a judged query reads
 
 
 class JudgedTexts:
@@ -106,15 +103,11 @@ class ComparedRuns:
 
     Attributes:
         opened: runs by name.
-        dense_side: number of the run of a dense index among two, for the prior of their weight; None if unknown.
         measure: name of the measure.
-        values: query and its grades -> value of every fusion weight.
     """
 
     opened: Mapping[str, Run]
-    dense_side: int | None
     measure: str
-    values: dict[tuple[str, tuple[tuple[str, int], ...]], np.ndarray] = field(default_factory=dict)
 
     def fused(self, judged: JudgedQueries) -> Run:
         """Return the fusion of the runs by min-max with equal weights, for judged queries."""
@@ -137,30 +130,6 @@ class ComparedRuns:
         alone = {name: values(run) for name, run in self.opened.items()}
         best = max(alone, key=lambda name: alone[name].mean())
         return Verdict.of(self.measure, (best, alone[best]), (fused[0], values(fused[1])), every_look=True)
-
-    def weight(self, judged: JudgedQueries) -> tuple[str, WeightRange] | None:
-        """Return the name of the second of two runs and its weights that fit; None for no judged query."""
-        if len(self.opened) != 2 or not judged:
-            return None
-        from hybrid_cli.fusion.tuning import weight_range  # imports scipy.stats
-
-        return list(self.opened)[1], weight_range(
-            [self._values(*query) for query in judged.items()], self.dense_side, self.measure
-        )
-
-    def _values(self, qid: str, grades: Mapping[str, int]) -> np.ndarray:
-        key = qid, tuple(grades.items())
-        if key not in self.values:
-            from hybrid_cli.fusion.tuning import query_values
-
-            table = pl.DataFrame({"qid": qid, "docid": list(grades), "relevance": list(grades.values())})
-            self.values[key] = query_values(
-                list(self.opened.values()),
-                table,
-                _HITS,
-                lambda judged: evaluate_positions(judged, [self.measure])["value"].to_numpy(),
-            )
-        return self.values[key]
 
 
 def at_weights(opened: Mapping[str, Run]) -> list[Run]:
@@ -266,7 +235,6 @@ class View:
         title, text: of the hit; the title is the document id if the document has none.
         judged: number of judged queries.
         wanted: number of queries at which the command ends.
-        weight: names of the second run and the weights that fit; None if unknown.
         notice: answer to the last key.
         page: page of the text, from 0; negative ones count from the end.
         answer: earlier answer that the next one changes; empty for a hit without an answer.
@@ -279,7 +247,6 @@ class View:
     text: str
     judged: int
     wanted: int
-    weight: tuple[str, WeightRange] | None = None
     notice: str = ""
     page: int = 0
     answer: str = ""
@@ -330,7 +297,7 @@ def screen(view: View, width: int, height: int) -> list[Text]:
     lines.append(_keys(GRADES.items()))
     keys = {SKIP: "skip", REASON: "with reason", LATER: "later", NEXT: "next query", UNDO: "undo", LIST: "list"}
     lines.append(_keys({**keys, QUIT: "quit"}.items()))
-    lines.append(styled(status(view.judged, view.wanted, view.weight), "dim"))
+    lines.append(styled(status(view.judged, view.wanted), "dim"))
     return _cut(lines, width)
 
 
@@ -374,17 +341,9 @@ def _is_marked(line: Text) -> bool:
     return any(span.style == _MARK for span in line.spans)
 
 
-def status(judged: int, wanted: int, weight: tuple[str, WeightRange] | None) -> str:
-    """Return the number of judged queries, and the weights that fit so far."""
-    text = f"{judged} of {wanted} queries judged"
-    if weight is None:
-        return text
-    name, range_of_weight = weight
-    name = name if len(name) <= 16 else f"{name[:15]}…"
-    low, high = range_of_weight.low, range_of_weight.high
-    span = f" ({low:.0%} to {high:.0%})" if low < high else ""
-    span = " (any fits so far)" if (low, high) == (0.0, 1.0) else span
-    return f"{text}; weight of {name} {range_of_weight.chosen:.0%}{span}"
+def status(judged: int, wanted: int) -> str:
+    """Return the number of judged queries in words."""
+    return f"{judged} of {wanted} queries judged"
 
 
 def _head(view: View, width: int) -> list[Text]:
@@ -519,16 +478,14 @@ class Judging:
         """Return the content of the screen."""
         session, query = self.session, self.texts.queries[pool.qid]
         title, text = self.texts.of(docid, query, session.ahead(pool))
-        judged = session.judged()
         return View(
             query,
             pool.docids.index(docid) + 1,
             len(pool.docids),
             title or docid,
             text,
-            len(judged),
+            len(session.judged()),
             session.stop_after,
-            self.compared.weight(judged),
             answer=self.earlier((pool.qid, docid)),
         )
 

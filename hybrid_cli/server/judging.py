@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -139,7 +139,7 @@ class Searched:
         live: the retriever.
         queries: qid -> text.
         tables: column -> its hits.
-        compared: the sides, whose weight is chosen.
+        compared: the sides.
         runs: everything that is pooled: the columns, and fusions of two sides at several weights.
     """
 
@@ -170,8 +170,7 @@ class Searched:
     def _of_tables(cls, live: Live, queries: dict[str, str], tables: dict[str, pl.DataFrame], measure: str) -> Searched:
         opened = {system: Run.of(table) for system, table in tables.items()}
         sides = {name: opened[name] for name in live.sides}
-        dense = live.kinds.index("dense") if sorted(live.kinds) == ["dense", "lexical"] else None
-        compared = ComparedRuns(sides, dense, measure)
+        compared = ComparedRuns(sides, measure)
         return cls(live, queries, tables, compared, [*opened.values(), *at_weights(sides)])
 
     def __add__(self, other: Searched) -> Searched:
@@ -464,16 +463,14 @@ def _pooled(searched: Searched, rater: str) -> list[Pool]:
 
 
 def _verdict(searched: Searched, judged: JudgedQueries) -> Json:
-    """Return whether the retriever is better than its best side, and the weight that fits."""
+    """Return whether the retriever is better than its best side."""
     compared, main = searched.compared, searched.live.main
-    verdict, weight = None, None
+    verdict = None
     if judged and len(compared.opened) > 1:
         verdict = compared.verdict((main, Run.of(searched.tables[main])), judged)
-        weight = compared.weight(judged)
     return {
         "decided": verdict is not None and verdict.outcome != "undecided",
         "verdict": verdict and {**verdict.content(), "sentence": verdict.sentence()},
-        "weight": weight and {"side": weight[0], **asdict(weight[1])},
     }
 
 

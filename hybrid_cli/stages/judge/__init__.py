@@ -73,7 +73,7 @@ def judge(settings: Judge) -> Path:
     settled = settings.output if settings.adjudicate is not None and settings.output.is_file() else None
     settles = settled is not None and is_journal(InputFile.of(settled))
     judgments = open_judgments(settings.output, settings.rater, settles)
-    compared = ComparedRuns(opened, lineage.dense_side(named), settings.measure)
+    compared = ComparedRuns(opened, settings.measure)
     asked = Judging(JudgingSession(judgments, pooled, settings.stop_after), texts, compared)
     try:
         if judging.is_interactive():
@@ -299,12 +299,11 @@ def _note(settings: Judge, asked: Judging, verdict: Verdict | None) -> None:
     session = asked.session
     grades = session.judgments.grades.values()
     skipped, judged = sum(grade is SKIPPED for grade in grades), session.judged()
-    weight = asked.compared.weight(judged)
     count = len(grades) - skipped
     text = f"judge: {settings.output}: {console.counted(judgment=count)}"
     text += f", {console.counted(hit=skipped)} skipped" if skipped else ""
-    text += f"; {judging.status(len(judged), session.stop_after, weight)}"
-    facts = {"judgments": count, "queries": len(judged), "skipped": skipped, "weight": weight}
+    text += f"; {judging.status(len(judged), session.stop_after)}"
+    facts = {"judgments": count, "queries": len(judged), "skipped": skipped}
     console.note(text, code="judged", path=settings.output, **facts)
     if verdict is not None:
         console.note(f"judge: {verdict.sentence()}", code="verdict", **verdict.content())
