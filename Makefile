@@ -41,7 +41,7 @@ MAKEFLAGS += --no-builtin-rules
 .SECONDARY:
 PAPERS := msmarco dl19 nq beir entityquestions robust04 trec-covid
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
-.PHONY: help setup demo check lint test test-all test-processor hard fuzz bench gpu-test docs dist clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
+.PHONY: help setup demo check lint test test-heavy test-processor hard fuzz bench gpu-test docs dist clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
     $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation beir-set \
     $(PAPERS) $(PAPERS:%=paper-%) $(PAPERS:%=sample-%) $(PAPERS:%=check-%)
 
@@ -87,8 +87,8 @@ lint: $(TOOLS)  ## ruff format, ruff check, mypy (strict)
 test: $(TOOLS)  ## all tests except heavy ones (kills, clusters, object stores, limits of memory, browsers, servers, whole pipelines), on all cores
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive'
 
-test-all: $(TOOLS)  ## all tests, as in CI, on all cores
-	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
+test-heavy: $(TOOLS)  ## the heavy tests, on all cores
+	$(VENV)/bin/python -m pytest $(PARALLEL) -m 'heavy and not exhaustive'
 
 test-processor: $(TOOLS)  ## the tests that compute, as on an older processor (x86)
 	$(OLDER_PROCESSOR) $(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive' $(COMPUTING:%=tests/test_%.py)
