@@ -113,23 +113,27 @@ def refuse_missing(*modules: str) -> None:
 
 @contextmanager
 def require_packages(imported: str = "") -> Iterator[None]:
-    """Raise `PackageError` for an import of a package that is not installed.
+    """Raise `PackageError` for an import of a package that is not installed, or is broken or of another version.
 
     Args:
-        imported: the package whose import is all that is done; that it is broken is an error too.
+        imported: the package whose import is all that is done, whatever the error names.
     """
     try:
         yield
     except ImportError as error:
-        package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        package = (error.name or "").partition(".")[0]
         with suppress(ValueError):  # a module without specification, such as `__main__`
-            if package and find_spec(package) is None:
+            if isinstance(error, ModuleNotFoundError) and package and find_spec(package) is None:
                 raise package_error(package) from error
-        if not imported or isinstance(error, PackageError):
+        broken = imported or (package if package in PACKAGES else "")
+        if not broken or isinstance(error, PackageError):
             raise
-        again = f"pip install --force-reinstall '{PACKAGES.get(imported, imported)}'"
-        problem = f"the package {imported} cannot be imported ({str(error).partition(chr(10))[0]}); run: {again}"
-        raise PackageError(problem, code="broken-package", package=imported) from error
+        from importlib.metadata import packages_distributions  # slow to import
+
+        present = " ".join(packages_distributions().get(broken, [broken]))
+        again = f"pip uninstall {present}, then pip install '{PACKAGES.get(broken, broken)}'"
+        problem = f"the package {broken} cannot be imported ({str(error).partition(chr(10))[0]}); run: {again}"
+        raise PackageError(problem, code="broken-package", package=broken) from error
 
 
 def option_error(

@@ -118,6 +118,12 @@ def test_a_broken_package_is_an_error_and_other_imports_are_bugs(
         monkeypatch.delitem(sys.modules, "faiss", raising=False)
         with raises("broken-package", PackageError, package="faiss"):
             load_faiss()
+    for error in (
+        ImportError("no BertModel", name="transformers"),
+        ModuleNotFoundError(name="transformers.models.new"),
+    ):
+        with raises("broken-package", PackageError, package="transformers"), require_packages():
+            raise error
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     with pytest.raises(ModuleNotFoundError), require_packages():
         raise ModuleNotFoundError(name="__main__")
