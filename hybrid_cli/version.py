@@ -7,14 +7,14 @@ import re
 __version__ = "0.3.0.dev0"
 
 
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.?(dev|a|b|rc)(\d+))?")
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(dev|a|b|rc)(\d+))?")
 _STAGES = ("dev", "a", "b", "rc", None)
 
 
 def parse_version(version: object) -> tuple[int, ...] | None:
     """Return the numbers by which versions of this package are ordered; None for other texts and values."""
     match = _VERSION.fullmatch(str(version))
-    return match and (*map(int, match.groups()[:3]), _STAGES.index(match[4]), int(match[5] or 0))
+    return match and (*(int(number or 0) for number in match.groups()[:3]), _STAGES.index(match[4]), int(match[5] or 0))
 
 
 def is_later(version: object, other: object = __version__) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,35 @@ def test_the_posterior_is_that_of_normal_regression() -> None:
     assert after.covariance == pytest.approx(covariance, abs=1e-5)
     twice = before.given(gains[:, :15], np.full(15, 2.0))
     assert twice.mean == pytest.approx(before.given(np.repeat(gains[:, :15], 2, axis=1), np.ones(30)).mean)
+
+
+def test_a_finer_grid_learns_the_same_gains() -> None:
+    """Between the shares of the stored curves, all is interpolated, and noise there must not count as evidence."""
+    fine, rng = np.arange(101) / 100, np.random.default_rng(1)
+    values = np.clip(0.5 - 0.3 * (np.array(WEIGHTS)[:, None] - 0.6) ** 2 + rng.normal(0, 0.1, (21, 20)), 0, 1)
+    between = np.stack([np.interp(fine, WEIGHTS, of_query) for of_query in values.T], axis=1)
+    noisy = between + np.where(np.arange(101) % 5, 0.05, 0)[:, None] * rng.normal(0, 1, (101, 20))
+
+    def gains(shares: Sequence[float], of_shares: np.ndarray) -> Gains:
+        found = shrunk([Choice("minmax", (1 - w, w)) for w in shares], of_shares, (0.5, 0.5), 1, "nDCG@10").gains()
+        assert found is not None
+        return found
+
+    coarse = gains(WEIGHTS, values)
+    for table in (between, noisy):
+        found = gains(list(fine), table)
+        assert found.mean[::5] == pytest.approx(coarse.mean)
+        assert found.mean == pytest.approx(np.interp(fine, WEIGHTS, coarse.mean), abs=1e-3)
+        assert found.worth(20, 50) == pytest.approx(coarse.worth(20, 10), rel=0.05)
+
+
+def test_folds_of_few_queries_are_tuned_as_all_of_them() -> None:
+    """Ten judged queries choose a weight, so its held-out values are those of weights that eight of them choose."""
+    table = Trials(choices(), hill(10, top=1.0, width=3.0, noise=0.01), GRID.index(0.5), prior(spread=1))
+    selected = select([table], folds=5, seed=1)
+    assert selected.held_out is not None
+    assert not selected.keeps_untuned
+    assert selected.held_out.mean() > table.values[GRID.index(0.5)].mean()
 
 
 def test_the_noise_of_the_prior_shrinks_with_that_of_corrected_values() -> None:

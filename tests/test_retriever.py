@@ -234,6 +234,8 @@ def test_weights_tuned_in_python_are_those_of_compose(tiny_runs: Path, tiny: Pat
     assert isinstance(few.index, Retriever)
     assert isinstance(default.index, Retriever)
     assert few.index.recipe == default.index.recipe  # five judged queries
+    with raises("option-does-not-apply", option="tune"):
+        compose(sides[:1], output=tmp_path / "one", **how)
     with raises("measure-always-zero"):
         default.tuned(twice[0], twice[1].with_columns(relevance=pl.lit(0)), "MRR@10")
     with raises("other-kind"):

@@ -308,7 +308,7 @@ def open_retriever(files: RetrieverFiles, options: Searching | None = None) -> R
         options = options.changed(group=stored.group)
     sides = dict(zip(files.names, open_sides(files.indexes, options).values(), strict=True))
     calibration = files.calibration if options.group == stored.group else None
-    default = None if stored.scales is None else (default_shares(files.manifests), stored.scales)
+    default = (default_shares(files.manifests), stored.scales)
     return Retriever(sides, stored.recipe, stored.depth, reranker, calibration, options.min_probability, default)
 
 

@@ -46,7 +46,8 @@ def prior_of(
     distance = np.array(shares) - untuned
     near = np.exp(-(((distance[:, None] - distance) / _WIDTH) ** 2) / 2)
     new = _NEW * near * np.abs(distance[:, None] * distance)
-    return Gains(curves.mean(0), np.cov(curves, rowvar=False) + new, at @ noise @ at.T)
+    rows = sorted({int(np.abs(np.array(shares) - share).argmin()) for share in grid})
+    return Gains(curves.mean(0), np.cov(curves, rowvar=False) + new, at @ noise @ at.T, rows)
 
 
 def shrunk(

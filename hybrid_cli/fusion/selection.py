@@ -95,11 +95,18 @@ class Gains:
         mean: [choices] expected gains.
         covariance: [choices, choices] of the gains over collections.
         noise: [choices, choices] covariance of the gains of one query over the queries of a collection.
+        rows: choices that judged queries are compared on; the gains of the others are interpolated between them;
+            empty for all.
     """
 
     mean: Values
     covariance: Values
     noise: Values
+    rows: Sequence[int] = ()
+
+    @property
+    def _compared(self) -> list[int]:
+        return list(self.rows) or list(range(len(self.mean)))
 
     def given(self, gains: Values, often: Values) -> Gains:
         """Return the distribution after judged queries.
@@ -113,7 +120,10 @@ class Gains:
         centered = (gains - mean[:, None]) * np.sqrt(often)
         noise = (centered @ centered.T + _NOISE_QUERIES * self.noise) / (queries - 1 + _NOISE_QUERIES)
         kept = self._learned(noise / queries)
-        return Gains(self.mean + kept @ (mean - self.mean), self.covariance - kept @ self.covariance, noise)
+        covariance = self.covariance - kept @ self.covariance[self._compared]
+        return replace(
+            self, mean=self.mean + kept @ (mean - self.mean)[self._compared], covariance=covariance, noise=noise
+        )
 
     def of_values(self, people: Values, corrected: Values) -> Gains:
         """Return the distribution for values that a machine corrects, whose noise is smaller.
@@ -125,9 +135,10 @@ class Gains:
         return replace(self, noise=self.noise * min(1.0, after / before) if before else self.noise)
 
     def _learned(self, error: Values) -> Values:
-        """Return the share of an observed gain that counts, [choices, choices], by the covariance of its error."""
-        total = self.covariance + error + 1e-9 * np.eye(len(self.mean))  # the untuned choice has none
-        return np.asarray(np.linalg.solve(total, self.covariance).T)
+        """Return the share of observed gains that counts, [choices, rows], by the covariance of their errors."""
+        total = (self.covariance + error)[self._compared][:, self._compared]
+        total += 1e-9 * np.eye(len(total))  # the untuned choice has none
+        return np.asarray(np.linalg.solve(total, self.covariance[self._compared]).T)
 
     def errors(self, row: int) -> Values:
         """Return the standard deviation of the difference of each choice from that of `row`, [choices]."""
@@ -136,7 +147,7 @@ class Gains:
 
     def worth(self, queries: int, row: int) -> float:
         """Return the most that further judged queries add to the choice `row`, with a probability of 95%."""
-        changes = replace(self, covariance=self._learned(self.noise / queries) @ self.covariance)
+        changes = replace(self, covariance=self._learned(self.noise / queries) @ self.covariance[self._compared])
         return float(np.max(self.mean - self.mean[row] + _NORMAL * changes.errors(row)))
 
 
@@ -190,7 +201,7 @@ class Trials:
             counts: occurrences of each query, [queries]; None for one each.
         """
         often = self._often(counts)
-        if self.prior is None or self.untuned is None or often.sum() < FEWEST:
+        if self.prior is None or self.untuned is None or self.queries < FEWEST:
             return self.prior
         return self.prior.given(self.values - self.values[self.untuned], often)
 
@@ -227,7 +238,7 @@ class Trials:
         gains = self.gains(counts)
         if gains is not None and self.untuned is not None:
             careful = gains.mean - _CAUTION * gains.errors(self.untuned)
-            best = int(np.argmax(careful)) if self._often(counts).sum() >= FEWEST else self.untuned
+            best = int(np.argmax(careful)) if self.queries >= FEWEST else self.untuned
             near = gains.mean[best] - gains.mean <= gains.errors(best) + _TIE
             return Plateau(best, best, _connected(list(range(len(near))), near, best))
         means = self.means(counts)

@@ -43,6 +43,7 @@ class MethodGrid:
         grid: the grid.
         step: distance between weights of the linear and the scaled grid.
         scales: standard deviation of each run's scores, for the scaled grid; None for those of the judged queries.
+        untuned: shares of the default fusion, which are tried too; empty for none.
         singles: try each run of two alone too, where the weights are ratios to that of one run; the linear grid always
             contains them.
     """
@@ -51,6 +52,7 @@ class MethodGrid:
     grid: Grid
     step: float = Tuning.step
     scales: Sequence[float] | None = None
+    untuned: tuple[float, ...] = ()
     singles: bool = True
 
 
@@ -93,7 +95,7 @@ def tabulate(
     judged = _judged(qids, qrels)
     scores: dict[Weights, list[Values]] = {}
     scales = family.scales or _deviations(blocks, recipe)
-    scaled = scaled_grid(scales, family.step) if family.grid == "scaled" else {}
+    scaled = scaled_grid(scales, family.step, family.untuned) if family.grid == "scaled" else {}
 
     def evaluate(grid: Iterable[Weights]) -> Weights:
         positions = {weights: np.zeros(len(qrels), np.int64) for weights in grid if weights not in scores}
@@ -116,6 +118,7 @@ def tabulate(
         evaluate(weights for weights in scaled if family.singles or all(weights))
     else:
         _search(len(recipe.weights), family, evaluate)
+        evaluate([family.untuned] if family.untuned else [])
     if family.singles and family.grid in ("log", "reciprocal") and len(recipe.weights) == 2:
         evaluate([(0.0, 1.0), (1.0, 0.0)])
     ordered = sorted(scores, key=lambda weights: (weights[0] / math.fsum(weights), weights), reverse=True)
@@ -167,7 +170,7 @@ def linear_grid(runs: int, step: float) -> list[Weights]:
     return [tuple((end - begin - 1) / parts for begin, end in pairwise((-1, *bar, parts + runs - 1))) for bar in bars]
 
 
-def scaled_grid(deviations: Sequence[float], step: float) -> dict[Weights, Weights]:
+def scaled_grid(deviations: Sequence[float], step: float, untuned: Weights = ()) -> dict[Weights, Weights]:
     """Return the weights of raw scores, and their shares: the linear grid in units of each run's standard deviation.
 
     The last weight above 0 is 1, the others have five digits.
@@ -175,9 +178,10 @@ def scaled_grid(deviations: Sequence[float], step: float) -> dict[Weights, Weigh
     Args:
         deviations: standard deviation of each run's scores, above 0.
         step: distance between shares.
+        untuned: further shares; empty for none.
     """
     grid: dict[Weights, Weights] = {}
-    for shares in linear_grid(len(deviations), step):
+    for shares in [*linear_grid(len(deviations), step), *([untuned] if untuned else [])]:
         weights = [share / deviation for share, deviation in zip(shares, deviations, strict=True)]
         unit = next(weight for weight in reversed(weights) if weight)
         grid[tuple(float(f"{weight / unit:.5g}") for weight in weights)] = shares

@@ -12,6 +12,7 @@ from hybrid_cli import storage
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
+from hybrid_cli.fusion.prior import MEASURES
 from hybrid_cli.fusion.selection import FIRST_JUDGED, Choice, Selected, Trials, Values
 from hybrid_cli.inputs.json_values import has_type, mismatch_of_fields, read_object
 from hybrid_cli.storage import Kind
@@ -114,7 +115,9 @@ class Tuned:
             "keeps_untuned": selected.keeps_untuned,
             "best_single": best,
             "more_queries": (more := max(table.queries, FIRST_JUDGED)),
-            "more_may_add": None if after is None else after.worth(more, selected.row),
+            "more_may_add": None
+            if after is None or self.measure not in MEASURES  # the curves are of these
+            else after.worth(more, selected.row),
             "judged": list(self.qids),
             "trials": [
                 _trial(choice, float(mean))

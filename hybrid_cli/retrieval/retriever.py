@@ -81,7 +81,7 @@ class Retriever(Index):
         calibration: gives the hits probabilities; None for none.
         min_probability: least probability of a hit; None for all hits.
         default: shares of the untuned sum of exact scores, and the standard deviations of the scores over the
-            collection, which they are in units of; None if they are not known.
+            collection, which they are in units of, or None; None for indexes of an unknown kind.
 
     Example:
         >>> from hybrid_cli import BM25, Retriever
@@ -98,7 +98,7 @@ class Retriever(Index):
     reranker: RerankStep | None = None
     calibration: Calibration | None = None
     min_probability: float | None = None
-    default: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    default: tuple[tuple[float, ...], tuple[float, ...] | None] | None = None
     kind = "a retriever"
 
     @classmethod
@@ -253,7 +253,7 @@ class Retriever(Index):
         """Return the retriever with the weights that judged queries choose, as `compose --tune` chooses them.
 
         Weights of a retriever that `compose` wrote shrink towards the default. Fewer than ten judged queries change
-        nothing.
+        nothing. Hits of the result have no probabilities: `compose --tune --calibrate` learns them.
 
         Args:
             queries: judged queries, and perhaps others; see `search`.
@@ -279,8 +279,10 @@ class Retriever(Index):
         blocks, exact = list(joined.blocks()), self.recipe.missing == "exact"
         if exact:
             blocks = list(complete(blocks, joined.qids, [side.scorer(asked) for side in self.sides.values()]))
-        shares, scales = self.default if exact and self.default is not None else ((), None)
-        grid = tuning.MethodGrid(self.recipe, tuning.default_grid(self.recipe), scales=scales)
+        equal = (1 / len(self.sides),) * len(self.sides)
+        of_kinds, scales = (equal, None) if self.default is None else self.default
+        untuned = of_kinds if exact and scales else equal if self.recipe.method == METHOD else ()
+        grid = tuning.MethodGrid(self.recipe, tuning.default_grid(self.recipe), scales=scales, untuned=untuned)
         choices, (values,) = tuning.tabulate(
             grid,
             blocks,
@@ -292,9 +294,11 @@ class Retriever(Index):
         if not values.any():
             problem = "no hit of any judged query is relevant; check that the judgments are of these documents"
             raise InputError(problem, code="measure-always-zero", measure=measure)
-        dense = shares.index(max(shares)) if len(shares) == 2 and shares[0] != shares[1] else None
-        selected = select([shrunk(choices, values, shares, dense, measure)], tuning.FOLDS, tuning.SEED)
-        return replace(self, recipe=replace(self.recipe, weights=choices[selected.row].weights))
+        dense = of_kinds.index(max(of_kinds)) if len(set(of_kinds)) == 2 == len(of_kinds) else None
+        table = shrunk(choices, values, untuned, dense, measure)
+        row = select([table], tuning.FOLDS, tuning.SEED).row
+        recipe = replace(self.recipe, weights=choices[row].weights)
+        return replace(self, recipe=recipe, calibration=None, min_probability=None)  # those of other scores
 
     def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
         """Return the standard deviation of each side's exact scores over the candidates of all queries; 1 where 0."""

@@ -35,7 +35,7 @@ from hybrid_cli.commands import Compose, Fuse, Search, SearchOptions
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import HITS, LEXICAL_SHARE
-from hybrid_cli.fusion.prior import prior_of
+from hybrid_cli.fusion.prior import MEASURES, prior_of
 from hybrid_cli.fusion.selection import FIRST_JUDGED
 from hybrid_cli.fusion.tuning import WEIGHTS
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, tuned_recipe, weights_file, weights_path
@@ -268,16 +268,16 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever, manifests: S
     shares = (weight / math.fsum(weights) for weight in weights)
     parts = [f"{share:.0%} {name}" for name, share in zip(short_names(settings.indexes), shares, strict=True)]
     how = f"{stored.method}" if stored.shares is None else "exact scores in units of their deviations"
-    why, queries, more = "as given", FIRST_JUDGED, None
+    why, queries, more, measure = "as given", FIRST_JUDGED, None, settings.measure
     if tuning is not None:
-        queries, more = tuning.get("more_queries", queries), tuning.get("more_may_add")
+        queries, more, measure = tuning.get("more_queries", queries), tuning.get("more_may_add"), tuning["measure"]
         kept = "the default, kept after" if tuning.get("keeps_untuned") else "tuned on"
         why = f"{kept} {console.counted(**{'judged query': tuning['queries']})}"
     elif stored.shares == default_shares(manifests):
         why, more = "the default", _worth_of_judging(manifests, settings.measure)
     if more is not None:
         judged = f"{queries:,} {'more' if tuning else 'judged'} queries"
-        why = f"{why}; {judged} may add {figure(more, 3)} {settings.measure} at most"
+        why = f"{why}; {judged} may add {figure(more, 3)} {measure} at most"
     console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each: {why}")
     if settings.tune and stored.tuning is not None:
         show_verdict(stored.tuning)
@@ -287,7 +287,8 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever, manifests: S
 
 def _worth_of_judging(manifests: Sequence[Sequence[Manifest]], measure: str) -> float | None:
     """Return the most that `FIRST_JUDGED` judged queries may add to the default; None where it is not known."""
-    if sorted(index[0].kind for index in manifests) != [Kind.DENSE_INDEX, Kind.LEXICAL_INDEX]:
+    kinds = sorted(index[0].kind for index in manifests)
+    if kinds != [Kind.DENSE_INDEX, Kind.LEXICAL_INDEX] or measure not in MEASURES:
         return None
     share = 1 - LEXICAL_SHARE
     prior = prior_of("weighted-sum", WEIGHTS, share, measure)

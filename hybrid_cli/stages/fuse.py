@@ -225,8 +225,14 @@ def families_to_try(settings: Fuse, runs: int) -> list[MethodGrid]:
     for method in methods:
         missing = settings.missing or METHODS[method].missing
         recipes.append(FusionRecipe(method, (1.0,) * runs, missing, settings.normalize, settings.rrf_k))
+    equal = {METHOD: (1 / runs,) * runs}  # of the untuned fusion
     return [
-        MethodGrid(recipe, tuning.default_grid(recipe) if settings.grid == "auto" else settings.grid, settings.step)
+        MethodGrid(
+            recipe,
+            tuning.default_grid(recipe) if settings.grid == "auto" else settings.grid,
+            settings.step,
+            untuned=equal.get(recipe.method, ()),
+        )
         for recipe in recipes
     ]
 
@@ -441,7 +447,10 @@ def _tuned(
             )
     joined.note_lengths("fuse", list(job.runs))
     joined.check_scores(job.runs, job.recipe, equal=False)
-    families = [replace(each, scales=default.scales) if _is_exact(each) else each for each in job.families]
+    families = [
+        replace(each, scales=default.scales, untuned=default.shares) if _is_exact(each) else each
+        for each in job.families
+    ]
     choices, values = _measured(job, families, joined, judgments)
     people, *machine = (ByRater(*pair) for pair in zip(values, alone, strict=True))
     corrected, by_people = _corrected(people, machine[0], list(job.runs)) if machine else (people, None)
@@ -449,12 +458,10 @@ def _tuned(
     reason = _no_prior(job, families[0], dense)
     for family, tried in zip(families, choices, strict=True):
         rows.append(slice(rows[-1].stop, rows[-1].stop + len(tried)))
-        equal = (1 / len(job.runs),) * len(job.runs) if family.recipe.method == METHOD else ()
-        shares = default.shares if _is_exact(family) else equal
         with_prior = dense if not tables and reason is None else None
-        tables.append(shrunk(tried, corrected.choices[rows[-1]], shares, with_prior, settings.measure))
+        tables.append(shrunk(tried, corrected.choices[rows[-1]], family.untuned, with_prior, settings.measure))
     if tables[0].prior is None:
-        reason = reason or "they are of other methods, or the grid lacks the untuned weight"
+        reason = reason or "they are of other methods"
     elif machine:
         prior = tables[0].prior.of_values(people.choices[rows[1]], tables[0].values)
         tables[0] = replace(tables[0], prior=prior)
@@ -518,7 +525,7 @@ def _measured(
 
 
 def _is_exact(family: MethodGrid) -> bool:
-    return family.grid == "scaled" and family.recipe.missing == "exact"
+    return family.grid == "scaled" and family.recipe.missing == "exact" and family.recipe.sums_raw_scores
 
 
 def _default(job: FusionJob) -> DefaultFusion:
@@ -542,6 +549,8 @@ def _no_prior(job: FusionJob, family: MethodGrid, dense: int | None) -> str | No
         return "they are of two runs, one of a lexical and one of a dense index"
     if recipe.normalization or recipe.missing != METHODS[recipe.method].missing:
         return "--normalize or --missing changes the method"
+    if recipe.sums_raw_scores and family.grid != "scaled":
+        return f"they are of other weights than those of --grid {family.grid}"
     if recipe.sums_raw_scores and not family.scales:
         return "the scores have no scale: the texts of the documents are not where the indexes record them"
     return None
