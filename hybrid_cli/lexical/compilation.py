@@ -11,6 +11,9 @@ from numba.core.caching import FunctionCache
 
 from hybrid_cli import console
 
+# of kernels that only kernels call: without wrappers, whose compilation takes longer than that of the loops
+WITHOUT_WRAPPERS = {"no_cpython_wrapper": True}
+
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
     """Compile on the first call; numba caches a function by the content of its file alone.
@@ -19,7 +22,7 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
         function: the loops.
         options: options of `numba.njit`.
     """
-    compiled = numba.njit(nogil=True, **options)(function)
+    compiled = numba.njit(nogil=True, no_cfunc_wrapper=True, **options)(function)
     try:
         compiled._cache = _Cache(function)  # type: ignore[no-untyped-call]
     except RuntimeError:  # numba found no folder

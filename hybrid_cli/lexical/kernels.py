@@ -63,10 +63,11 @@ class Best(NamedTuple):
 
 
 jit = partial(compilation.jit, error_model="numpy")
+_inner = partial(jit, **compilation.WITHOUT_WRAPPERS)
 _ONE = np.float32(1)
 
 
-@jit
+@_inner
 def put(matrix: Any, term: int, posting: int, row: int) -> None:
     """Store the document of a posting; the postings of a term come in ascending order. See `end_parts`."""
     matrix.lows[posting] = row & LOW
@@ -87,7 +88,7 @@ def end_parts(matrix: Any) -> None:
                 matrix.starts[slot + part + 1] += matrix.starts[slot + part]
 
 
-@jit
+@_inner
 def decode(matrix: Any, term: int, rows: Any) -> Any:
     """Write the documents of a term's postings to `rows`; return their number."""
     begin, size = matrix.indptr[term], matrix.indptr[term + 1] - matrix.indptr[term]
@@ -184,7 +185,7 @@ def kept_counts(matrix: Any, kept: Any) -> Any:
     return out
 
 
-@jit
+@_inner
 def share(weight: Any, tf: Any, scale: Any, row: Any) -> Any:
     """Return a term's share of a document's score. Compiled apart for `scale` None, so the test costs nothing."""
     if scale is None:
@@ -242,16 +243,45 @@ def transpose(positions: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, im
                 cursor[position] += 1
 
 
-@jit
+@_inner
 def keep_largest(keys: Any, number: int, hits: int) -> None:
-    """Move the `hits` largest of the first `number` keys to the front: the smallest of them first, others in any order.
+    """Move the `hits` largest of the first `number` keys to the front, in any order (Hoare's selection).
 
-    Requires number > hits. (`_select_largest` is up to 3 times as fast, but does not change the duration of a search.)
+    Requires number > hits. Own loops because those of numba for np.partition and np.sort take 7 seconds to compile.
     """
-    keys[:hits] = np.partition(keys[:number], number - hits)[number - hits :]
+    low, high = 0, number - 1
+    while low < high:
+        middle = (low + high) // 2
+        a, b, c = keys[low], keys[middle], keys[high]
+        pivot = max(min(a, b), min(max(a, b), c))
+        left, right = low, high
+        while left <= right:
+            while keys[left] > pivot:
+                left += 1
+            while keys[right] < pivot:
+                right -= 1
+            if left <= right:
+                keys[left], keys[right] = keys[right], keys[left]
+                left += 1
+                right -= 1
+        if hits - 1 <= right:
+            high = right
+        elif hits - 1 >= left:
+            low = left
+        else:
+            return
 
 
-@jit
+@_inner
+def _smallest(keys: Any, hits: int) -> Any:
+    """Return the smallest of the first keys."""
+    smallest = keys[0]
+    for at in range(1, hits):
+        smallest = min(smallest, keys[at])
+    return smallest
+
+
+@_inner
 def first_from(values: Any, low: int, high: int, value: Any) -> int:
     """Return the first place from `low` with a value not below `value`, or `high`; near ones are found first."""
     step, end = 1, low
@@ -267,7 +297,7 @@ def first_from(values: Any, low: int, high: int, value: Any) -> int:
     return low
 
 
-@jit
+@_inner
 def postings_of(matrix: Any, term: int, part: int, cursor: int) -> Any:
     """Return the first posting of a term in a part, and the first one after it; `cursor` is not after the first."""
     begin, end = matrix.indptr[term], matrix.indptr[term + 1]
@@ -281,7 +311,7 @@ def postings_of(matrix: Any, term: int, part: int, cursor: int) -> Any:
     return first + shift, first_from(matrix.highs, first, end - shift, part + 1) + shift
 
 
-@jit
+@_inner
 def posting_of(matrix: Any, term: int, row: int) -> int:
     """Return the posting of a document among those of a term, or -1."""
     begin, end = postings_of(matrix, term, row >> PART_BITS, matrix.indptr[term])
@@ -321,49 +351,19 @@ def score_every(documents: Any, queries: Any, matrix: Any, scores: Any) -> None:
                     scores[query, number] += share(weights[at], matrix.tfs[posting], matrix.scale, row)
 
 
-@jit
+@_inner
 def _ordered(bits: Any) -> Any:
     """Map the bits of a float32 to an integer with the order of signed floats."""
     return ~bits if bits >> np.uint32(31) else bits | SIGN
 
 
-@jit
+@_inner
 def _unordered(bits: Any) -> Any:
     """Invert `_ordered`."""
     return bits ^ SIGN if bits >> np.uint32(31) else ~bits
 
 
-@jit
-def _select_largest(keys: Any, hits: int) -> None:
-    """Move the `hits` largest keys to the front, in any order (Hoare's selection). Requires len(keys) > hits.
-
-    np.partition, which `search` uses, costs a block 1.1 to 2 times the time here (blocks of 16,384 to 1,024 documents,
-    1.35 times at 4,096): it sorts a copy of the keys of every query in every block.
-    """
-    low, high = 0, len(keys) - 1
-    while low < high:
-        middle = (low + high) // 2
-        a, b, c = keys[low], keys[middle], keys[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        left, right = low, high
-        while left <= right:
-            while keys[left] > pivot:
-                left += 1
-            while keys[right] < pivot:
-                right -= 1
-            if left <= right:
-                keys[left], keys[right] = keys[right], keys[left]
-                left += 1
-                right -= 1
-        if hits - 1 <= right:
-            high = right
-        elif hits - 1 >= left:
-            low = left
-        else:
-            return
-
-
-@jit
+@_inner
 def _keep_row(scores: Any, order: Any, hits: int, best: Any, query: int) -> None:
     """Keep the best hits of one query; see `keep_block`."""
     count, floor, mine = best.counts[query], best.floors[query], best.keys[query]
@@ -376,9 +376,9 @@ def _keep_row(scores: Any, order: Any, hits: int, best: Any, query: int) -> None
             mine[count] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(0xFFFFFFFF - order[column])
             count += 1
             if count == len(mine):
-                _select_largest(mine, hits)
+                keep_largest(mine, count, hits)
                 count = hits
-                one_key[0] = _unordered(np.uint32(mine[:hits].min() >> HALF))
+                one_key[0] = _unordered(np.uint32(_smallest(mine, hits) >> HALF))
                 floor = one_score[0]
     best.counts[query], best.floors[query] = count, floor
 
@@ -437,7 +437,7 @@ def keep_block(scores: Any, order: Any, hits: int, best: Any) -> None:
         _keep_row(scores[query], order, hits, best, query)
 
 
-@jit
+@_inner
 def _fraction(tf: Any, scale: Any, row: Any) -> Any:
     """Return a share as a fraction of the term's weight; see `keys.Bounds`."""
     if scale is None:
@@ -477,7 +477,7 @@ def fill_bounds(some: Any, matrix: Any, bounds: Any) -> None:
         bounds.ready[term] = True
 
 
-@jit
+@_inner
 def _find(lows: Any, begin: int, stop: int, low: Any) -> int:
     """Return the posting of a document among those of a part, or -1."""
     while stop - begin > _SCANNED:
@@ -492,7 +492,7 @@ def _find(lows: Any, begin: int, stop: int, low: Any) -> int:
     return -1
 
 
-@jit
+@_inner
 def _from(scale: Any, first: int) -> Any:
     """Return the factors of the documents from `first` on. Compiled apart for `scale` None."""
     if scale is None:
@@ -500,7 +500,7 @@ def _from(scale: Any, first: int) -> Any:
     return scale[first:]
 
 
-@jit
+@_inner
 def _add(query: int, block: Any, queries: Any, matrix: Any, cursors: Any, sums: Any) -> int:
     """Add each term's share of the score to the sums of the documents of a block; return the number of postings.
 
@@ -521,15 +521,15 @@ def _add(query: int, block: Any, queries: Any, matrix: Any, cursors: Any, sums: 
     return postings
 
 
-@jit
+@_inner
 def _trim(keys: Any, hits: int, score: Any, bits: Any) -> Any:
     """Move the best `hits` keys to the front; return the score that later documents must reach."""
     keep_largest(keys, len(keys), hits)
-    bits[0] = np.uint32(keys[0] >> np.uint64(32))
+    bits[0] = np.uint32(_smallest(keys, hits) >> np.uint64(32))
     return score[0]
 
 
-@jit
+@_inner
 def _may(allowed: Any, row: Any) -> int:
     """Return 1 if a document may be a hit, else 0. Compiled apart for `allowed` None, so the test costs nothing."""
     if allowed is None:
@@ -537,7 +537,7 @@ def _may(allowed: Any, row: Any) -> int:
     return int(allowed[row])
 
 
-@jit
+@_inner
 def _collect(block: Any, lows: Any, order: Any, allowed: Any, sums: Any, cursors: Any, keys: Any, kept: Any) -> Any:
     """Turn the sums of a block into keys, and reset the sums to 0.
 
@@ -562,7 +562,7 @@ def _collect(block: Any, lows: Any, order: Any, allowed: Any, sums: Any, cursors
     base = np.uint32(first & LOW)
     count_kept, floor, hits = kept
     for term in range(1 if scan else len(cursors)):
-        begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
+        begin, stop = (np.int64(0), end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at) if scan else np.uint32(lows[at]) - base
             if np.float32(sums[row]) >= floor:
@@ -575,14 +575,14 @@ def _collect(block: Any, lows: Any, order: Any, allowed: Any, sums: Any, cursors
     return count_kept, floor
 
 
-@jit
+@_inner
 def _candidates(block: Any, lows: Any, allowed: Any, sums: Any, cursors: Any, limit: Any, floor: Any, out: Any) -> int:
     """Write rows and sums of the documents that `limit` can lift to `floor`; reset the sums; return their number."""
     candidate_rows, scores = out
     first, end, scan = block
     base, least, count_kept = np.uint32(first & LOW), floor - limit, 0
     for term in range(1 if scan else len(cursors)):
-        begin, stop = (0, end - first) if scan else (cursors[term, 0], cursors[term, 1])
+        begin, stop = (np.int64(0), end - first) if scan else (cursors[term, 0], cursors[term, 1])
         for at in range(begin, stop):
             row = np.uint32(at) if scan else np.uint32(lows[at]) - base
             if sums[row] >= least and sums[row] > 0:
@@ -592,7 +592,7 @@ def _candidates(block: Any, lows: Any, allowed: Any, sums: Any, cursors: Any, li
     return count_kept
 
 
-@jit
+@_inner
 def _within(first: int, needed: int, floor: Any, bounds: Any, room: Any, some: int) -> int:
     """Keep the candidates that the terms from `needed` on can lift to `floor` in their ranges; return their number."""
     cursors, units, candidate_rows, scores = room
@@ -607,7 +607,7 @@ def _within(first: int, needed: int, floor: Any, bounds: Any, room: Any, some: i
     return kept
 
 
-@jit
+@_inner
 def _complete(query: int, block: Any, goal: Any, queries: Any, matrix: Any, bounds: Any, room: Any, some: int) -> int:
     """Add the shares of missing terms to the candidates that can reach a score; return their number.
 
@@ -654,7 +654,7 @@ def _complete(query: int, block: Any, goal: Any, queries: Any, matrix: Any, boun
     return some
 
 
-@jit
+@_inner
 def _collect_some(first: int, candidates: Any, order: Any, sums: Any, keys: Any, kept: Any) -> Any:
     """Turn the sums of some documents of a block into keys, as `_collect` does, and reset these sums to 0.
 
@@ -674,7 +674,7 @@ def _collect_some(first: int, candidates: Any, order: Any, sums: Any, keys: Any,
     return count_kept, floor
 
 
-@jit
+@_inner
 def _next_part(query: int, part: int, queries: Any, matrix: Any, cursors: Any) -> Any:
     """Return the next part with a posting of one of the first terms, or the number of parts."""
     following: Any = matrix.parts
@@ -689,7 +689,7 @@ def _next_part(query: int, part: int, queries: Any, matrix: Any, cursors: Any) -
     return following
 
 
-@jit
+@_inner
 def _enter(query: int, part: int, queries: Any, matrix: Any, cursors: Any) -> None:
     """Move the cursors of the terms to the first posting in a part."""
     for mine in range(len(cursors)):
@@ -697,7 +697,7 @@ def _enter(query: int, part: int, queries: Any, matrix: Any, cursors: Any) -> No
         cursors[mine, 1], cursors[mine, 2] = postings_of(matrix, term, part, cursors[mine, 1])
 
 
-@jit
+@_inner
 def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matrix: Any, bounds: Any, room: Any) -> int:
     """Put the keys of a query's best documents first, in any order; return their number.
 
@@ -730,10 +730,10 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
         postings += matrix.indptr[term + 1] - matrix.indptr[term]
         cursors[mine, 1], cursors[mine, 3] = matrix.indptr[term], bounds.shifts[term] if bounds.ready[term] else -1
         cursors[mine, 4], cursors[mine, 5] = bounds.ends[term], bounds.start_ends[term]
-    count_kept = 0
+    count_kept = np.int64(0)  # of the type that it keeps: a literal would compile the callees twice
     able = number  # terms of which a hit has one
     needed, essential = number, postings  # terms whose postings are all read, and postings of those that must be
-    part = _next_part(query, -1, queries, matrix, cursors)
+    part = _next_part(query, np.int64(-1), queries, matrix, cursors)
     while part < matrix.parts:
         _enter(query, part, queries, matrix, cursors)
         for first in range(part << PART_BITS, min(count, (part + 1) << PART_BITS), size):
@@ -767,7 +767,7 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
     return count_kept
 
 
-@jit
+@_inner
 def _reached(query: int, number: int, queries: Any, tenth: Any) -> Any:
     """Return a score that ten documents reach with one of the terms."""
     reached = np.float32(0)
@@ -780,7 +780,7 @@ def _reached(query: int, number: int, queries: Any, tenth: Any) -> Any:
     return max(SMALLEST, reached)
 
 
-@jit
+@_inner
 def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, matrix: Any, room: Any) -> Any:
     """Return a score that probably a few more than `hits` documents reach, as estimated from a sample of documents.
 
@@ -800,7 +800,7 @@ def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, mat
     expected = hits * _PARTS * size / count
     wanted = int(expected + 3 * np.sqrt(expected)) + 1  # three standard deviations more than expected
     score = np.empty(1, np.float32)
-    count_kept, floor = 0, SMALLEST
+    count_kept, floor = np.int64(0), SMALLEST
     for sample in range(_PARTS):
         first = count * (2 * sample + 1) // (2 * _PARTS)
         part = first >> PART_BITS
@@ -810,17 +810,16 @@ def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, mat
         for mine in range(number):
             cursors[mine, 1] = first_from(matrix.lows, cursors[mine, 1], cursors[mine, 2], first & LOW)
         _add(query, (first, end), queries, matrix, cursors, sums)
-        block, so_far = (first, end, False), (count_kept, floor, hits)
+        block, so_far = (first, end, first > end), (count_kept, floor, hits)
         count_kept, floor = _collect(block, matrix.lows, order, allowed, sums, cursors, keys, so_far)
     if count_kept < wanted:
         return SMALLEST
-    score.view(np.uint32)[0] = np.uint32(
-        np.partition(keys[:count_kept], count_kept - wanted)[count_kept - wanted] >> np.uint64(32)
-    )
+    if count_kept > wanted:
+        keep_largest(keys, count_kept, wanted)
+    score.view(np.uint32)[0] = np.uint32(_smallest(keys, wanted) >> np.uint64(32))
     return score[0]
 
 
-@jit
 def search(hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, counts: Any, best: Any) -> None:
     """Rank documents for queries.
 
@@ -832,8 +831,17 @@ def search(hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, co
         matrix: `keys.Matrix`.
         bounds: `keys.Bounds`, filled in for the terms of the queries.
         counts: [Q] receives the number of hits.
-        best: [Q, hits] receives keys (see `lexical.keys`), best first.
+        best: [Q, hits] receives keys (see `lexical.keys`), best first, then zeros.
     """
+    best[:] = ~np.uint64(0)
+    _search(hits, documents, queries, matrix, bounds, counts, best)
+    best.sort(axis=1)
+    np.invert(best, out=best)
+
+
+@jit
+def _search(hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, counts: Any, best: Any) -> None:
+    """Write the complements of the keys of each query's hits, in any order; see `search`."""
     (order, allowed), longest = documents, 0
     for query in range(len(counts)):
         longest = max(longest, queries.ends[query + 1] - queries.ends[query])
@@ -856,7 +864,6 @@ def search(hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, co
         if count_kept < hits and floor > SMALLEST:  # the estimate was too high
             kept = (SMALLEST, hits)
             count_kept = _rank(query, number, kept, documents, queries, matrix, bounds, room)
-        ordered = np.sort(keys[:count_kept])
-        for rank in range(count_kept):
-            best[query, rank] = ordered[count_kept - 1 - rank]
+        for number in range(count_kept):
+            best[query, number] = ~keys[number]
         counts[query] = count_kept

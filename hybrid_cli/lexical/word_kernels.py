@@ -6,14 +6,17 @@ The loops release Python's global lock; each thread has its own tables.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from hybrid_cli.lexical.compilation import WITHOUT_WRAPPERS
 from hybrid_cli.lexical.compilation import jit as _jit
 from hybrid_cli.lexical.word_rules import Rules, Table
 
+_inner = partial(_jit, **WITHOUT_WRAPPERS)
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -45,7 +48,7 @@ def number(  # type: ignore[no-untyped-def]
         words, terms and tokens, as larger arrays if necessary; the number of tokens.
     """
     word, units = np.empty(4 * _UNITS, np.uint8), np.empty(_UNITS + 8, np.uint16)
-    consonants, size = np.empty(len(units), np.bool_), 0
+    consonants, size = np.empty(len(units), np.bool_), np.int64(0)  # a literal would compile the callee twice
     for text in range(len(offsets) - 1):
         begin, at, end = size, offsets[text], offsets[text + 1]
         while at < end:
@@ -107,7 +110,7 @@ def add_frequencies(terms: Ints, ranks: Ints, df: Longs) -> None:
 # ------------------------------------------------------------------------------------------------------------- words
 
 
-@_jit
+@_inner
 def _number_known(data, at, end, rules, words, tokens, size, word):  # type: ignore[no-untyped-def]
     """Number tokens until the first new word, or until `tokens` is full: one long loop, as calls cost more than it.
 
@@ -168,7 +171,7 @@ def _number_known(data, at, end, rules, words, tokens, size, word):  # type: ign
     return at, at, size, slot
 
 
-@_jit
+@_inner
 def _width(first):  # type: ignore[no-untyped-def]
     """Return the bytes of a character by its first byte."""
     if first < 0xC0:
@@ -176,7 +179,7 @@ def _width(first):  # type: ignore[no-untyped-def]
     return 2 + (first >= 0xE0) + (first >= 0xF0)
 
 
-@_jit
+@_inner
 def _code(data, at, width):  # type: ignore[no-untyped-def]
     """Return the code point of a character of two bytes or more."""
     code = np.int64(data[at]) & (0xFF >> (width + 1))
@@ -185,7 +188,7 @@ def _code(data, at, width):  # type: ignore[no-untyped-def]
     return code
 
 
-@_jit
+@_inner
 def _key(word, length):  # type: ignore[no-untyped-def]
     """Return the key of a word, as in `_number_known`."""
     key = _SEED
@@ -197,20 +200,24 @@ def _key(word, length):  # type: ignore[no-untyped-def]
 # ------------------------------------------------------------------------------------------------------------- tables
 
 
-@_jit
+@_inner
 def _slot(table, word, length):  # type: ignore[no-untyped-def]
     """Return the slot of a word, or the empty slot where it belongs."""
     last = np.uint64(len(table.slots) - 1)
     slot = _key(word, length) & last
     while table.slots[slot] >= 0:
         begin, end = table.ends[table.slots[slot]], table.ends[table.slots[slot] + 1]
-        if end - begin == length and (table.letters[begin:end] == word[:length]).all():
-            break
+        if end - begin == length:
+            i = 0
+            while i < length and table.letters[begin + i] == word[i]:
+                i += 1
+            if i == length:
+                break
         slot = (slot + np.uint64(1)) & last
     return slot
 
 
-@_jit
+@_inner
 def _added(table, word, length, slot):  # type: ignore[no-untyped-def]
     """Return a table with a word in an empty slot: the same arrays, or larger ones."""
     row = table.size[0]
@@ -219,13 +226,15 @@ def _added(table, word, length, slot):  # type: ignore[no-untyped-def]
         ends, values = _larger(ends), _larger(values)
     while ends[row] + length > len(letters):
         letters = _larger(letters)
-    letters[ends[row] : ends[row] + length] = word[:length]
+    for i in range(length):
+        letters[ends[row] + i] = word[i]
     ends[row + 1] = ends[row] + length
     values[row] = -1
     slots[slot] = row
     table.size[0] = row + 1
     if 2 * (row + 1) > len(slots):
-        slots = np.full(2 * len(slots), -1, np.int32)
+        slots = np.empty(2 * len(slots), np.int32)
+        slots[:] = -1
         last = np.uint64(len(slots) - 1)
         for other in range(row + 1):
             begin = ends[other]
@@ -236,17 +245,18 @@ def _added(table, word, length, slot):  # type: ignore[no-untyped-def]
     return Table(slots, ends, letters, values, table.size)
 
 
-@_jit
+@_inner
 def _larger(array):  # type: ignore[no-untyped-def]
     larger = np.empty(2 * len(array), array.dtype)
-    larger[: len(array)] = array
+    for i in range(len(array)):  # a slice is checked, and the text of the error takes seconds to compile
+        larger[i] = array[i]
     return larger
 
 
 # ------------------------------------------------------------------------------------------------------------- terms
 
 
-@_jit
+@_inner
 def _term(word, length, rules, units, consonants):  # type: ignore[no-untyped-def]
     """Change a word to its term: lower case, without `'s`, stemmed; return the new length, 0 for a stop word."""
     size = _decoded(word, length, rules, units)
@@ -257,7 +267,7 @@ def _term(word, length, rules, units, consonants):  # type: ignore[no-untyped-de
     return _encoded(units, _stem(units, size, rules, consonants), word)
 
 
-@_jit
+@_inner
 def _decoded(word, length, rules, units):  # type: ignore[no-untyped-def]
     """Write a word in lower case as UTF-16; return the number of code units."""
     at, size = 0, 0
@@ -266,9 +276,15 @@ def _decoded(word, length, rules, units):  # type: ignore[no-untyped-def]
         code = np.int64(word[at])
         if width > 1:
             code = _code(word, at, width)
-            upper = np.searchsorted(rules.upper, code)
-            if upper < len(rules.upper) and rules.upper[upper] == code:
-                code = np.int64(rules.lower[upper])
+            low, high = 0, len(rules.upper)
+            while low < high:
+                middle = (low + high) >> 1
+                if rules.upper[middle] < code:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < len(rules.upper) and rules.upper[low] == code:
+                code = np.int64(rules.lower[low])
         at += width
         if code > 0xFFFF:
             units[size] = 0xD7C0 + (code >> 10)
@@ -280,7 +296,7 @@ def _decoded(word, length, rules, units):  # type: ignore[no-untyped-def]
     return size
 
 
-@_jit
+@_inner
 def _encoded(units, size, word):  # type: ignore[no-untyped-def]
     """Write UTF-16 as UTF-8; return the number of bytes."""
     at, length = 0, 0
@@ -303,7 +319,7 @@ def _encoded(units, size, word):  # type: ignore[no-untyped-def]
     return length
 
 
-@_jit
+@_inner
 def _is_stop_word(units, size, stop_words):  # type: ignore[no-untyped-def]
     for row in range(len(stop_words)):  # noqa: SIM110  # numba has no generators in `any`
         if _suffix(units, size, stop_words, row) == size:
@@ -314,7 +330,7 @@ def _is_stop_word(units, size, stop_words):  # type: ignore[no-untyped-def]
 # ------------------------------------------------------------------------------------- Porter's stems, as in `english`
 
 
-@_jit
+@_inner
 def _stem(units, size, rules, consonants):  # type: ignore[no-untyped-def]
     """Change a word to its stem; return its length."""
     if size <= 2:
@@ -323,13 +339,14 @@ def _stem(units, size, rules, consonants):  # type: ignore[no-untyped-def]
     size = _past_and_progressive(units, size, consonants)
     if units[size - 1] == _Y and _has_vowel(units, size - 1, consonants):
         units[size - 1] = _I
-    size = _replaced(units, size, rules.double_suffixes, rules.double_replacements, 0, consonants)
-    size = _replaced(units, size, rules.single_suffixes, rules.single_replacements, 0, consonants)
-    size = _replaced(units, size, rules.last_suffixes, rules.last_suffixes[:, :0], 1, consonants)
+    least = np.int64(0)
+    size = _replaced(units, size, rules.double_suffixes, rules.double_replacements, least, consonants)
+    size = _replaced(units, size, rules.single_suffixes, rules.single_replacements, least, consonants)
+    size = _replaced(units, size, rules.last_suffixes, rules.last_replacements, least + 1, consonants)
     return _final_e(units, size, consonants)
 
 
-@_jit
+@_inner
 def _kinds(units, size, consonants):  # type: ignore[no-untyped-def]
     """Distinguish consonants from vowels; `y` is a vowel after a consonant."""
     for i in range(size):
@@ -340,13 +357,16 @@ def _kinds(units, size, consonants):  # type: ignore[no-untyped-def]
             consonants[i] = letter not in _VOWELS
 
 
-@_jit
+@_inner
 def _has_vowel(units, size, consonants):  # type: ignore[no-untyped-def]
     _kinds(units, size, consonants)
-    return not consonants[:size].all()
+    for i in range(size):
+        if not consonants[i]:
+            return True
+    return False
 
 
-@_jit
+@_inner
 def _measure(units, size, consonants):  # type: ignore[no-untyped-def]
     """Return how often a consonant follows a vowel."""
     _kinds(units, size, consonants)
@@ -356,7 +376,7 @@ def _measure(units, size, consonants):  # type: ignore[no-untyped-def]
     return times
 
 
-@_jit
+@_inner
 def _ends_double(units, size, consonants):  # type: ignore[no-untyped-def]
     if size < 2 or units[size - 1] != units[size - 2]:
         return False
@@ -364,7 +384,7 @@ def _ends_double(units, size, consonants):  # type: ignore[no-untyped-def]
     return consonants[size - 1]
 
 
-@_jit
+@_inner
 def _ends_short(units, size, consonants):  # type: ignore[no-untyped-def]
     """Test for consonant, vowel, consonant at the end, the last one neither w, x nor y."""
     if size < 3:
@@ -375,7 +395,7 @@ def _ends_short(units, size, consonants):  # type: ignore[no-untyped-def]
     return usual and consonants[size - 3] and not consonants[size - 2] and consonants[size - 1]
 
 
-@_jit
+@_inner
 def _suffix(units, size, reverse, row):  # type: ignore[no-untyped-def]
     """Return the length of a suffix, stored from its last letter to a zero; 0 if the word has another end."""
     length = 0
@@ -386,7 +406,7 @@ def _suffix(units, size, reverse, row):  # type: ignore[no-untyped-def]
     return length
 
 
-@_jit
+@_inner
 def _plural(units, size):  # type: ignore[no-untyped-def]
     if units[size - 1] != _S:
         return size
@@ -397,7 +417,7 @@ def _plural(units, size):  # type: ignore[no-untyped-def]
     return size - (units[size - 2] != _S)
 
 
-@_jit
+@_inner
 def _past_and_progressive(units, size, consonants):  # type: ignore[no-untyped-def]
     rest = size
     if size >= 3 and units[size - 3] == _E and units[size - 2] == _E and units[size - 1] == _D:
@@ -420,7 +440,7 @@ def _past_and_progressive(units, size, consonants):  # type: ignore[no-untyped-d
     return rest
 
 
-@_jit
+@_inner
 def _replaced(units, size, suffixes, replacements, least, consonants):  # type: ignore[no-untyped-def]
     """Replace the first suffix that fits if more than `least` measures precede it; `ion` only after s or t."""
     for row in range(len(suffixes)):
@@ -442,7 +462,7 @@ def _replaced(units, size, suffixes, replacements, least, consonants):  # type: 
     return size
 
 
-@_jit
+@_inner
 def _final_e(units, size, consonants):  # type: ignore[no-untyped-def]
     measure = _measure(units, size, consonants)
     if (

@@ -69,7 +69,8 @@ class Rules(NamedTuple):
         stop_words: [words, letters] words that are no terms, from their last letter, padded with zeros.
         double_suffixes, single_suffixes, last_suffixes: [suffixes, letters] suffixes of three steps of the stemmer, as
             `stop_words`.
-        double_replacements, single_replacements: [suffixes, letters] what replaces a suffix, padded with zeros.
+        double_replacements, single_replacements, last_replacements: [suffixes, letters] what replaces a suffix, padded
+            with zeros.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -83,6 +84,7 @@ class Rules(NamedTuple):
     single_suffixes: npt.NDArray[np.uint8]
     single_replacements: npt.NDArray[np.uint8]
     last_suffixes: npt.NDArray[np.uint8]
+    last_replacements: npt.NDArray[np.uint8]
 
 
 @cache
@@ -106,6 +108,7 @@ def english_rules() -> Rules:
         _letters([suffix[::-1] for suffix, _ in single]),
         _letters([text for _, text in single]),
         _letters([suffix[::-1] for suffix in english.LAST_SUFFIXES]),
+        _letters([""] * len(english.LAST_SUFFIXES)),
     )
 
 
