@@ -21,6 +21,7 @@ from hybrid_cli.lexical.builder import PostingsBuilder
 from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, decode_length, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import rows_of
+from hybrid_cli.retrieval.in_memory import BM25
 from hybrid_cli.storage import layout
 from hybrid_cli.training.teachers import Bm25Scorer, PostingsScorer
 
@@ -134,7 +135,22 @@ def test_postings_do_not_depend_on_blocks_and_threads(documents: list[list[str]]
     builder = PostingsBuilder(threads)
     for at in range(0, len(documents), size):
         builder.add(*flat(documents[at : at + size]))
-    made, whole = builder.finish(), count(documents)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hybrid_cli.lexical.builder.FEW_POSTINGS", -1)  # compiled loops sort; numpy sorts the others
+        made = builder.finish()
+    whole = count(documents)
+    assert made.terms.equals(whole.terms)
+    for name in ("indptr", "rows", "tfs", "lengths"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(whole, name))
+
+
+@pytest.mark.parametrize("letters", [-1, 100])
+def test_compiled_loops_and_python_count_the_same_terms(letters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all texts, or of the texts after the first ones."""
+    texts = [f"Word{number % 71}'s \u2603 \u6771\u4eac caf\u00c9s {number} running" for number in range(3000)]
+    whole = BM25().index(texts).impacts.postings
+    monkeypatch.setattr("hybrid_cli.lexical.builder._FEW_LETTERS", letters)
+    made = BM25().index(texts).impacts.postings
     assert made.terms.equals(whole.terms)
     for name in ("indptr", "rows", "tfs", "lengths"):
         np.testing.assert_array_equal(getattr(made, name), getattr(whole, name))

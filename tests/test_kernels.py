@@ -186,6 +186,31 @@ def test_the_cache_of_a_kernel_is_keyed_by_the_file_of_all_kernels_that_it_calls
     assert with_kernels == {Path(str(module.__file__)) for module in modules}
 
 
+FIRST_TOUCH = """
+import sys
+from hybrid_cli import BM25
+from hybrid_cli.console import heard
+texts = [f"{word} \u2603 \u6771\u4eac" for word in ("salt", "oxygen", "sea", "blood", "water")]
+index = BM25().index(texts)
+print(len(index.search([f"{text} {text}" for text in texts], 3)), "numba" in sys.modules)
+from hybrid_cli.lexical import index as lexical
+lexical.FEW_POSTINGS = 0
+with heard() as notices:
+    print(len(index.search(texts, 3)), "numba" in sys.modules)
+print(*(notice.code for notice in notices))
+"""
+
+
+def test_small_indexes_compile_nothing_and_a_compilation_is_noted(tmp_path: Path) -> None:
+    def lines() -> list[str]:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        words = [sys.executable, "-c", FIRST_TOUCH]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert lines() == ["15 False", "15 True", "compiling"]
+    assert lines() == ["15 False", "15 True", ""]  # compiled before
+
+
 WITHOUT_CACHE = """
 import resource, signal, sys
 import numpy as np

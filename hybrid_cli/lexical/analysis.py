@@ -25,7 +25,7 @@ ENGLISH = "en"
 STACKING = ("pl", "uk")  # analyzers that put several stems at one position, counted once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
-FEW_TEXTS = 64  # of a call, analyzed by `lexical.english` where it can
+FEW_LETTERS = 1 << 20  # of a call, analyzed by `lexical.english`
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
 _BYTE_ORDER_MARKS = "\ufeff\ufffe"
@@ -141,8 +141,8 @@ class LazyAnalyzer:
         return numbers.terms().take(pa.array(tokens)).cast(pa.string()), lengths
 
     def _few(self, texts: Sequence[str]) -> list[list[str]] | None:
-        """Return the tokens of a few usual English texts, in less time than numba needs to be imported."""
-        return english.analyze(texts) if self.language == ENGLISH and len(texts) <= FEW_TEXTS else None
+        """Return the tokens of a few English texts, in less time than numba needs to be imported."""
+        return english.analyze(texts) if self.language == ENGLISH and sum(map(len, texts)) <= FEW_LETTERS else None
 
 
 def _split(tokens: pa.StringArray, lengths: npt.NDArray[np.int64]) -> list[list[str]]:

@@ -29,7 +29,7 @@ from hybrid_cli import storage
 from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import lucene
 from hybrid_cli.lexical.analysis import ENGLISH, STACKING, Analyzer
-from hybrid_cli.lexical.builder import Counted, PostingsBuilder, TermNumbers, count, numbers_of
+from hybrid_cli.lexical.builder import Counted, PostingsBuilder, TermNumbers, count, next_numbers, numbers_of
 from hybrid_cli.lexical.impacts import Postings, save_array
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.storage import disk, layout
@@ -173,7 +173,7 @@ def _counted(
     analyzer = None if language == ENGLISH else Analyzer(language)
     idle: SimpleQueue[TermNumbers] = SimpleQueue()
     for _ in range(workers):
-        idle.put(numbers_of(language, analyzer))
+        idle.put(numbers_of(language, analyzer, workers))
 
     def work(batch: pa.RecordBatch) -> _Part:
         documents, numbers = contents(batch, fields), idle.get()
@@ -185,7 +185,7 @@ def _counted(
                 documents = documents.with_columns(_spelled(counted, numbers.spellings()))
             return _Part(documents, numbers, counted)
         finally:
-            idle.put(numbers)
+            idle.put(next_numbers(numbers))
 
     with ThreadPool(workers) as pool:
         waiting: deque[Future[_Part]] = deque()
@@ -247,6 +247,7 @@ def build_shards(
             mine, rest = batch.slice(0, missing), batch.slice(missing)
             missing -= len(mine)
             if not done:
+                numbers = next_numbers(numbers)
                 texts = contents(mine, fields)
                 builder.add_counted(numbers, count(*numbers.number(texts["contents"].to_arrow()), numbers.places))
                 docids.append(texts.select("docid"))

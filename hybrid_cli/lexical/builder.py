@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from hybrid_cli.lexical import english
 from hybrid_cli.lexical.analysis import ENGLISH, Analyzer
 from hybrid_cli.lexical.english_numbers import EnglishNumbers, Ints, Longs
 from hybrid_cli.lexical.impacts import Postings, positions_of_terms
@@ -56,15 +58,17 @@ class PostingsBuilder:
 
     def finish(self) -> Postings:
         """Return the postings sorted by term. The builder cannot be used afterwards."""
-        from hybrid_cli.lexical import kernels, word_kernels
-
         terms, ranks = _sorted_terms({id(numbers): numbers for numbers, _ in self._blocks})
         df = np.zeros(len(terms), np.int64)
         for numbers, block in self._blocks:
-            word_kernels.add_frequencies(block.terms, ranks[id(numbers)], df)
+            np.add.at(df, ranks[id(numbers)][block.terms], 1)
         lengths = np.concatenate([np.zeros(0, np.int64), *(block.lengths for _, block in self._blocks)]).astype(
             np.int32
         )
+        if df.sum() <= FEW_POSTINGS:
+            return self._sorted(terms, ranks, df, lengths)
+        from hybrid_cli.lexical import kernels
+
         largest = max((int(block.tfs.max(initial=0)) for _, block in self._blocks), default=0)
         postings = Postings.empty(terms, df, largest, lengths)
         matrix, cursor = postings.matrix(None), postings.indptr[:-1].copy()
@@ -84,6 +88,17 @@ class PostingsBuilder:
         self._blocks.clear()  # larger than the postings
         return postings
 
+    def _sorted(self, terms: pl.Series, ranks: dict[int, Ints], df: Longs, lengths: Ints) -> Postings:
+        """Return few postings, sorted by numpy in less time than numba needs to be imported."""
+        blocks = [(ranks[id(numbers)][block.terms], block.tfs, block.distinct) for numbers, block in self._blocks]
+        words, tfs, distinct = (
+            np.concatenate([np.zeros(0, kind), *some])
+            for kind, some in zip((np.int32, np.int32, np.int64), zip(*blocks, strict=True) or [()] * 3, strict=True)
+        )
+        by_term, documents = np.argsort(words, kind="stable"), np.repeat(np.arange(len(distinct)), distinct)
+        rows = documents[by_term].astype(np.int32)
+        return Postings.of(terms, np.concatenate(([0], np.cumsum(df))), rows, tfs[by_term], lengths)
+
 
 def _sorted_terms(sources: dict[int, TermNumbers]) -> tuple[pl.Series, dict[int, Ints]]:
     """Return the terms of several numberings in string order, and for each numbering the positions of its terms."""
@@ -93,6 +108,8 @@ def _sorted_terms(sources: dict[int, TermNumbers]) -> tuple[pl.Series, dict[int,
     return terms, {key: positions_of_terms(own, terms).astype(np.int32) for key, own in names.items()}
 
 
+FEW_POSTINGS = 1 << 21  # sorted by numpy
+_FEW_LETTERS = 1 << 23  # of documents, analyzed by Python in 1.5 seconds; loops take 5 to be compiled
 _EMPTY = "\u2400"  # stands for an empty token
 _LONGEST = 255  # UTF-16 code units of a token that Lucene does not split
 _SPACE = re.compile(r"\s")
@@ -127,8 +144,8 @@ class TermNumbers(Protocol):
         """Return the terms by number, such that each is one token where Lucene splits at spaces."""
 
     @property
-    def places(self) -> Ints:
-        """Memory of one integer per term, for `count`."""
+    def places(self) -> Ints | None:
+        """Memory of one integer per term, for `count`; None where numpy counts."""
 
 
 class TokenNumbers:
@@ -161,7 +178,7 @@ class TokenNumbers:
         return pa.array([_spelling(term) for term in self._numbers], pa.large_string())
 
     @property
-    def places(self) -> Ints:
+    def places(self) -> Ints | None:
         """See `TermNumbers`."""
         return np.empty(len(self._numbers), np.int32)
 
@@ -174,19 +191,55 @@ def _spelling(term: str) -> str:
     return term
 
 
-def numbers_of(language: str, analyzer: Analyzer | None = None) -> TermNumbers:
-    """Return the numbers of the terms of a language, of its analyzer if there is one already."""
-    return EnglishNumbers() if language == ENGLISH else TokenNumbers(analyzer or Analyzer(language))
+class FewNumbers(TokenNumbers):
+    """Numbers the terms of the first `letters` of English texts, without numba."""
+
+    def __init__(self, letters: int):
+        super().__init__()
+        self.letters = letters
+
+    def number(self, texts: pa.Array) -> tuple[Ints, Longs]:
+        """See `TermNumbers`."""
+        tokens = english.analyze(texts.to_pylist())
+        self.letters -= sum(map(len, texts.to_pylist()))
+        numbers = self.number_tokens(pa.array(list(chain.from_iterable(tokens)), pa.string()))
+        return numbers, np.array([*map(len, tokens)], np.int64)
+
+    @property
+    def places(self) -> None:
+        """See `TermNumbers`."""
 
 
-def count(tokens: Ints, lengths: Longs, places: Ints) -> Counted:
+def next_numbers(numbers: TermNumbers) -> TermNumbers:
+    """Return the numbers for the texts that follow: compiled ones after the first English texts."""
+    return EnglishNumbers() if isinstance(numbers, FewNumbers) and numbers.letters < 0 else numbers
+
+
+def numbers_of(language: str, analyzer: Analyzer | None = None, threads: int = 1) -> TermNumbers:
+    """Return the numbers of the first terms of a language, of its analyzer if there is one already."""
+    return (
+        next_numbers(FewNumbers(_FEW_LETTERS // threads))
+        if language == ENGLISH
+        else TokenNumbers(analyzer or Analyzer(language))
+    )
+
+
+def count(tokens: Ints, lengths: Longs, places: Ints | None) -> Counted:
     """Count terms.
 
     Args:
         tokens: number of the term of each token, document by document.
         lengths: [n] tokens of each document.
-        places: memory of one integer per term.
+        places: memory of one integer per term, or None for few tokens.
     """
+    if places is None:
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        pairs = owners << 32 | tokens
+        _, firsts, tfs = np.unique(pairs, return_index=True, return_counts=True)
+        in_order = np.argsort(firsts)
+        firsts = firsts[in_order]
+        distinct = np.bincount(owners[firsts], minlength=len(lengths))
+        return Counted(lengths, distinct, tokens[firsts], tfs[in_order].astype(np.int32))
     from hybrid_cli.lexical import word_kernels
 
     distinct, terms, tfs = np.empty(len(lengths), np.int64), np.empty_like(tokens), np.empty_like(tokens)

@@ -1,4 +1,4 @@
-"""The English analyzer for a few usual texts, such as live queries, without importing numba; others: `word_kernels`.
+"""The English analyzer for a few texts, such as live queries, without importing numba; many: `word_kernels`.
 
 Lucene's analyzer splits a text at the word boundaries of Unicode (UAX 29), removes `'s`, lowercases, drops stop words,
 and stems with Porter's algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes, and
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-LONGEST = 100  # letters of a word; Lucene splits words after 255
+LONGEST = 100  # letters of a usual word
+LONGEST_UNITS = 255  # UTF-16 code units of a word; Lucene splits longer ones
 _QUOTES = "'\u2018\u2019"
 # Letters of Western and Central Europe and of Greece; not those whose lower case Java and Python compute differently.
 _LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u012f\u0131-\u017f\u0391-\u03a1\u03a4-\u03a9\u03b1-\u03c9"
@@ -25,7 +26,7 @@ _KNOWN = re.compile(f"[\\x00-\\x7f{_LETTER}{_MARKS}]*")
 _WORD = re.compile(
     f"(?:[{_LETTER}0-9_]|(?<=[{_LETTER}])[.:{_QUOTES}](?=[{_LETTER}])|(?<=[0-9])[.,;{_QUOTES}](?=[0-9]))+"
 )
-_POSSESSIVE = re.compile("['\u2019][sS]$")
+_POSSESSIVE = frozenset("'\u2019\uff07")
 # fmt: off
 STOP_WORDS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
@@ -47,26 +48,60 @@ LAST_SUFFIXES = (  # step 5
 # fmt: on
 
 
-def analyze(texts: Sequence[str]) -> list[list[str]] | None:
-    """Return the tokens of each text as Lucene's English analyzer does; None if a text has other characters."""
+def analyze(texts: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of each text as Lucene's English analyzer does."""
     terms = []
     for text in texts:
         words = [word for word in _WORD.findall(text) if word.strip("_")] if _KNOWN.fullmatch(text) else None
         if words is None or any(len(word) > LONGEST for word in words):
-            return None
-        lower = [_POSSESSIVE.sub("", word).lower() for word in words]
-        terms.append([stem(word) for word in lower if word not in STOP_WORDS])
+            words = _words(text)
+        else:
+            words = [word.lower() for word in words]
+        terms.append([stem(word) for word in map(_without_possessive, words) if word not in STOP_WORDS])
     return terms
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of any text in lower case, in units of UTF-16: the loops of `word_kernels`, and their tables."""
+    from hybrid_cli.lexical.word_rules import english_lists
+
+    kinds_of, steps, ends, lower = english_lists()
+    units = text.translate(lower).encode("utf-16-le")
+    kinds, sizes = [kinds_of[ord(letter)] for letter in text], [1 + (ord(letter) > 0xFFFF) for letter in text]
+    words, at, unit = [], 0, 0
+    while at < len(text):
+        state, size, stop, length = 0, 0, at, 0
+        for read in range(at, len(text)):
+            size += sizes[read]
+            state = steps[state][kinds[read]]
+            if state < 0 or size > LONGEST_UNITS:
+                break
+            if ends[state]:
+                stop, length = read + 1, size
+        if length:
+            words.append("".join(map(chr, memoryview(units[2 * unit : 2 * (unit + length)]).cast("H"))))
+        unit += length or sizes[at]
+        at = max(stop, at + 1)
+    return words
+
+
+def _without_possessive(word: str) -> str:
+    return word[:-2] if word[-1:] == "s" and word[-2:-1] in _POSSESSIVE and len(word) > 1 else word
 
 
 @lru_cache(1 << 14)  # live queries repeat words
 def stem(word: str) -> str:
-    """Return the stem of a lower-case word."""
+    """Return the stem of a lower-case word, in units of UTF-16."""
     if len(word) <= 2:
-        return word
+        return _joined(word)
     word = _final_y(_past_and_progressive(_plural(word)))
     word = _replaced(_replaced(word, DOUBLE_SUFFIXES), SINGLE_SUFFIXES)
-    return _final_e(_without_last_suffix(word))
+    return _joined(_final_e(_without_last_suffix(word)))
+
+
+def _joined(word: str) -> str:
+    """Return a word with its pairs of UTF-16 as characters."""
+    return word if word.isascii() else word.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _consonants(word: str) -> list[bool]:

@@ -145,11 +145,14 @@ class Postings:
     @classmethod
     def of(cls, terms: pl.Series, indptr: Longs, rows: Ints, tfs: npt.NDArray[np.integer], lengths: Ints) -> Postings:
         """Store postings given by documents [nnz], ascending within a term, and term frequencies [nnz]."""
-        from hybrid_cli.lexical import kernels
-
         postings = cls.empty(terms, np.diff(indptr), int(tfs.max(initial=0)), lengths)
-        kernels.encode_all(rows, postings.matrix(None))
         postings.tfs[:] = tfs
+        if len(postings.slots):
+            from hybrid_cli.lexical import kernels
+
+            kernels.encode_all(rows, postings.matrix(None))
+        else:
+            postings.lows[:] = rows
         return postings
 
     def matrix(self, scale: Floats | None, terms: Ints | None = None) -> Matrix:

@@ -34,6 +34,8 @@ from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
 FEW_QUERIES = 4  # the first ones of an index, searched with numpy: less time than importing numba
+FEW_POSTINGS = 1 << 22  # of an index, whose queries numpy searches in milliseconds each,
+_READ = 1 << 24  # unless a call reads so many postings, in more than a second: kernels take less, compiled or not
 
 
 class QueryWeights(Protocol):
@@ -268,8 +270,11 @@ class LexicalIndex(Index):
         return counts, best
 
     def _compiled(self, bags: Bags) -> bool:
-        """Count queries, and return whether kernels serve them: importing numba takes longer than the first ones."""
+        """Count queries, and return whether kernels serve them: importing numba takes longer than little work."""
         self._shared.served += len(bags)
+        postings = self.impacts.postings
+        if len(postings) <= FEW_POSTINGS:
+            return int((postings.indptr[bags.terms + 1] - postings.indptr[bags.terms]).sum()) > _READ
         return self._shared.served > FEW_QUERIES
 
     def kernel_arguments(self, bags: Bags) -> tuple[keyed.Queries, keyed.Matrix]:

@@ -63,7 +63,7 @@ class Best(NamedTuple):
 
 
 jit = partial(compilation.jit, error_model="numpy")
-_inner = partial(jit, **compilation.WITHOUT_WRAPPERS)
+_inner = partial(compilation.jit, error_model="numpy", no_cpython_wrapper=True)
 _ONE = np.float32(1)
 
 
@@ -730,7 +730,7 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
         postings += matrix.indptr[term + 1] - matrix.indptr[term]
         cursors[mine, 1], cursors[mine, 3] = matrix.indptr[term], bounds.shifts[term] if bounds.ready[term] else -1
         cursors[mine, 4], cursors[mine, 5] = bounds.ends[term], bounds.start_ends[term]
-    count_kept = np.int64(0)  # of the type that it keeps: a literal would compile the callees twice
+    count_kept: Any = np.int64(0)  # of the type that it keeps: a literal would compile the callees twice
     able = number  # terms of which a hit has one
     needed, essential = number, postings  # terms whose postings are all read, and postings of those that must be
     part = _next_part(query, np.int64(-1), queries, matrix, cursors)
@@ -764,7 +764,7 @@ def _rank(query: int, number: int, kept: Any, documents: Any, queries: Any, matr
     if count_kept > hits:
         keep_largest(keys, count_kept, hits)
         count_kept = hits
-    return count_kept
+    return int(count_kept)
 
 
 @_inner

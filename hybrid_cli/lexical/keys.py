@@ -163,9 +163,9 @@ def _scored(queries: Queries, query: int, matrix: Matrix) -> tuple[Array, Array]
 
 def score_pairs(numbers: Array, documents: Array, queries: Queries, matrix: Matrix) -> Array:
     """Score pairs as `kernels.score_pairs` does, with the same arithmetic and so the same bits; see there."""
-    out = np.zeros(len(numbers), np.float32)
-    for query in np.unique(numbers):
-        (mine,) = np.nonzero(numbers == query)
+    out, by_query = np.zeros(len(numbers), np.float32), np.argsort(numbers, kind="stable")
+    asked, begins = np.unique(numbers[by_query], return_index=True)
+    for query, mine in zip(asked, np.split(by_query, begins[1:]), strict=False):
         rows, scores = _scored(queries, query, matrix)
         at = np.searchsorted(rows, documents[mine])
         within = at < len(rows)

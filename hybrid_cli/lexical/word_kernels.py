@@ -12,11 +12,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_cli.lexical.compilation import WITHOUT_WRAPPERS
 from hybrid_cli.lexical.compilation import jit as _jit
 from hybrid_cli.lexical.word_rules import Rules, Table
 
-_inner = partial(_jit, **WITHOUT_WRAPPERS)
+_inner = partial(_jit, no_cpython_wrapper=True)
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -98,13 +97,6 @@ def count(tokens: Ints, lengths: Longs, places: Ints, distinct: Longs, terms: In
         at += lengths[text]
         distinct[text] = size - begin
     return size
-
-
-@_jit
-def add_frequencies(terms: Ints, ranks: Ints, df: Longs) -> None:
-    """Add postings to the document frequencies of their terms."""
-    for term in terms:
-        df[ranks[term]] += 1
 
 
 # ------------------------------------------------------------------------------------------------------------- words
@@ -276,15 +268,9 @@ def _decoded(word, length, rules, units):  # type: ignore[no-untyped-def]
         code = np.int64(word[at])
         if width > 1:
             code = _code(word, at, width)
-            low, high = 0, len(rules.upper)
-            while low < high:
-                middle = (low + high) >> 1
-                if rules.upper[middle] < code:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < len(rules.upper) and rules.upper[low] == code:
-                code = np.int64(rules.lower[low])
+            upper = np.searchsorted(rules.upper, code)
+            if upper < len(rules.upper) and rules.upper[upper] == code:
+                code = np.int64(rules.lower[upper])
         at += width
         if code > 0xFFFF:
             units[size] = 0xD7C0 + (code >> 10)
@@ -360,7 +346,7 @@ def _kinds(units, size, consonants):  # type: ignore[no-untyped-def]
 @_inner
 def _has_vowel(units, size, consonants):  # type: ignore[no-untyped-def]
     _kinds(units, size, consonants)
-    for i in range(size):
+    for i in range(size):  # noqa: SIM110  # numba has no generators in `any`
         if not consonants[i]:
             return True
     return False

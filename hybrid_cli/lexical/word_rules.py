@@ -8,6 +8,7 @@ at its first character. The file `word_kinds.txt` holds the kinds of characters.
 
 from __future__ import annotations
 
+import string
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -110,6 +111,15 @@ def english_rules() -> Rules:
         _letters([suffix[::-1] for suffix in english.LAST_SUFFIXES]),
         _letters([""] * len(english.LAST_SUFFIXES)),
     )
+
+
+@cache
+def english_lists() -> tuple[bytes, list[list[int]], list[bool], dict[int, int]]:
+    """Return kinds, steps and ends of the rules, and the lower case of characters, for loops of Python."""
+    rules = english_rules()
+    lower = dict(zip(rules.upper.tolist(), rules.lower.tolist(), strict=True))
+    lower |= {ord(letter): ord(letter.lower()) for letter in string.ascii_uppercase}
+    return rules.kinds.tobytes(), rules.steps.tolist(), rules.ends.tolist(), lower
 
 
 def _letters(texts: list[str]) -> npt.NDArray[np.uint8]:

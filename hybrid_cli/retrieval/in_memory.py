@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hybrid_cli.lexical.index import LexicalIndex
 
 _QUERIES_AT_ONCE = 256
+_BATCH = 1024  # documents that are counted at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class BM25(BM25Options):
         """
         from hybrid_cli.lexical.analysis import STACKING
         from hybrid_cli.lexical.build import contents
-        from hybrid_cli.lexical.builder import PostingsBuilder, count, numbers_of
+        from hybrid_cli.lexical.builder import PostingsBuilder, count, next_numbers, numbers_of
         from hybrid_cli.lexical.impacts import Impacts
         from hybrid_cli.lexical.index import LexicalIndex
 
@@ -74,7 +75,9 @@ class BM25(BM25Options):
             raise InputError(f"language {self.language}: needs an index on disk (index-bm25)", code="language")
         builder, numbers = PostingsBuilder(), numbers_of(self.language)
         texts = contents(table.to_arrow(), self.fields)["contents"].to_arrow()
-        builder.add_counted(numbers, count(*numbers.number(texts), numbers.places))
+        for begin in range(0, len(texts), _BATCH):
+            builder.add_counted(numbers, count(*numbers.number(texts.slice(begin, _BATCH)), numbers.places))
+            numbers = next_numbers(numbers)
         impacts = Impacts.of(builder.finish(), self.k1, self.b)
         return LexicalIndex(impacts, table["docid"], self.language)
 
