@@ -25,7 +25,7 @@ from hybrid_cli.collections.readers.python_docs import read_package
 from hybrid_cli.commands import PrepareBeir
 from hybrid_cli.errors import HybridError
 from hybrid_cli.evaluation.measures import evaluate_run
-from hybrid_cli.lexical import analyze, english, jvm, lucene
+from hybrid_cli.lexical import analyze, english, english_numbers, jvm, lucene
 from hybrid_cli.lexical.analysis import FEW_LETTERS, Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.english_numbers import EnglishNumbers
 from hybrid_cli.lexical.feedback import Rm3
@@ -157,7 +157,7 @@ def test_english_without_java_splits_texts_as_lucene_does() -> None:
     letters = [chr(code) for code in range(0x2270)]
     shapes = (marks, [*marks, "ing", "ed", "'s", "\u2019S", "ies"], [chr(code) for code in range(128)], letters)
     texts = ["".join(draws.choices(draws.choice(shapes), k=draws.randint(1, 16))) for _ in range(4_000)]
-    assert english.analyze(texts) == Analyzer().analyze(texts)
+    assert english_numbers.analyze(texts) == Analyzer().analyze(texts)
 
 
 def test_the_stop_words_are_those_of_lucene() -> None:
@@ -181,7 +181,7 @@ def test_every_character_is_split_and_stemmed_as_lucene_does() -> None:
         letters = [chr(code) for code in range(begin, begin + 0x1000) if not 0xD800 <= code < 0xE000]
         if any(unicodedata.category(letter) not in ("Cn", "Co") for letter in letters):
             text = "".join(shapes.format(letter) for letter in letters)
-            assert kernels_of([text]) == english.analyze([text]) == analyzer.analyze([text]), hex(begin)
+            assert kernels_of([text]) == english_numbers.analyze([text]) == analyzer.analyze([text]), hex(begin)
 
 
 def letters_by_kind() -> list[str]:
@@ -206,16 +206,16 @@ ANY_WORDS = st.lists(
 @given(st.lists(ANY_WORDS.map("".join), min_size=1, max_size=6))
 def test_any_text_is_split_and_stemmed_as_lucene_does(texts: list[str]) -> None:
     analyzer = Analyzer()
-    assert kernels_of(texts) == english.analyze(texts) == [analyzer.analyze([text])[0] for text in texts]
+    assert kernels_of(texts) == english_numbers.analyze(texts) == [analyzer.analyze([text])[0] for text in texts]
 
 
 def test_english_without_java_equals_lucene(docstrings: list[tuple[str, str, str]]) -> None:
     """Documents and queries: 20,000 made-up words, and docstrings."""
     words, texts = words_of_all_shapes(20_000), [text for *_, text in docstrings[::3]]
     lucenes = Analyzer().analyze(words)
-    assert kernels_of(words) == english.analyze(words) == lucenes
+    assert kernels_of(words) == english_numbers.analyze(words) == lucenes
     for text, expected in zip(texts, Analyzer().analyze(texts), strict=True):
-        assert kernels_of([text]) == english.analyze([text]) == [expected]
+        assert kernels_of([text]) == english_numbers.analyze([text]) == [expected]
 
 
 def index_collection(corpus: Path, folder: Path) -> None:

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid_cli.errors import HybridError, option_error
-from hybrid_cli.lexical import english, jvm
+from hybrid_cli.lexical import english_numbers, jvm
 
 ENGLISH = "en"
 STACKING = ("pl", "uk")  # analyzers that put several stems at one position, counted once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
-FEW_LETTERS = 1 << 20  # of a call, analyzed by `lexical.english`
+FEW_LETTERS = 1 << 20  # of a call, analyzed by `lexical.english_numbers`
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
 _BYTE_ORDER_MARKS = "\ufeff\ufffe"
@@ -134,15 +134,15 @@ class LazyAnalyzer:
         terms = self._few(texts)
         if terms is not None:
             return pa.array(list(chain.from_iterable(terms)), pa.string()), np.array([*map(len, terms)], np.int64)
-        from hybrid_cli.lexical.english_numbers import EnglishNumbers
-
-        numbers = EnglishNumbers()
+        numbers = english_numbers.EnglishNumbers()
         tokens, lengths = numbers.number(pa.array(texts, pa.large_string()))
         return numbers.terms().take(pa.array(tokens)).cast(pa.string()), lengths
 
     def _few(self, texts: Sequence[str]) -> list[list[str]] | None:
         """Return the tokens of a few English texts, in less time than numba needs to be imported."""
-        return english.analyze(texts) if self.language == ENGLISH and sum(map(len, texts)) <= FEW_LETTERS else None
+        return (
+            english_numbers.analyze(texts) if self.language == ENGLISH and sum(map(len, texts)) <= FEW_LETTERS else None
+        )
 
 
 def _split(tokens: pa.StringArray, lengths: npt.NDArray[np.int64]) -> list[list[str]]:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli.lexical import english
+from hybrid_cli.lexical import english_numbers
 from hybrid_cli.lexical.analysis import ENGLISH, Analyzer
 from hybrid_cli.lexical.english_numbers import EnglishNumbers, Ints, Longs
 from hybrid_cli.lexical.impacts import Postings, positions_of_terms
@@ -200,7 +200,7 @@ class FewNumbers(TokenNumbers):
 
     def number(self, texts: pa.Array) -> tuple[Ints, Longs]:
         """See `TermNumbers`."""
-        tokens = english.analyze(texts.to_pylist())
+        tokens = english_numbers.analyze(texts.to_pylist())
         self.letters -= sum(map(len, texts.to_pylist()))
         numbers = self.number_tokens(pa.array(list(chain.from_iterable(tokens)), pa.string()))
         return numbers, np.array([*map(len, tokens)], np.int64)

@@ -1,32 +1,15 @@
-"""The English analyzer for a few texts, such as live queries, without importing numba; many: `word_kernels`.
+"""English stems and stop words, as in Lucene's analyzer.
 
-Lucene's analyzer splits a text at the word boundaries of Unicode (UAX 29), removes `'s`, lowercases, drops stop words,
-and stems with Porter's algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes, and
-words of one or two letters are kept). Texts with other characters than those below have further rules (`word_rules`).
+Stems are those of Porter's algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes, and
+words of one or two letters are kept).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-LONGEST = 100  # letters of a usual word
-LONGEST_UNITS = 255  # UTF-16 code units of a word; Lucene splits longer ones
-_QUOTES = "'\u2018\u2019"
-# Letters of Western and Central Europe and of Greece; not those whose lower case Java and Python compute differently.
-_LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u012f\u0131-\u017f\u0391-\u03a1\u03a4-\u03a9\u03b1-\u03c9"
-_MARKS = (
-    f"{_QUOTES}\u201c\u201d\u2013\u2014\u2026\u00a0\u00a3\u20ac\u00a7\u00b0"  # quotes, dashes, space, currencies
-    "\u00b1\u00d7\u00f7\u2190\u2192\u2212\u221e\u2248\u2260\u2264\u2265"  # operators and arrows
-)
-_KNOWN = re.compile(f"[\\x00-\\x7f{_LETTER}{_MARKS}]*")
-# Letters, digits and `_`; a mark joins two letters (`os.path`, `don't`) or two digits (`3.14`, `1,000`).
-_WORD = re.compile(
-    f"(?:[{_LETTER}0-9_]|(?<=[{_LETTER}])[.:{_QUOTES}](?=[{_LETTER}])|(?<=[0-9])[.,;{_QUOTES}](?=[0-9]))+"
-)
-_POSSESSIVE = frozenset("'\u2019\uff07")
 # fmt: off
 STOP_WORDS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
@@ -46,47 +29,6 @@ LAST_SUFFIXES = (  # step 5
     "ous", "ive", "ize",
 )
 # fmt: on
-
-
-def analyze(texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of each text as Lucene's English analyzer does."""
-    terms = []
-    for text in texts:
-        words = [word for word in _WORD.findall(text) if word.strip("_")] if _KNOWN.fullmatch(text) else None
-        if words is None or any(len(word) > LONGEST for word in words):
-            words = _words(text)
-        else:
-            words = [word.lower() for word in words]
-        terms.append([stem(word) for word in map(_without_possessive, words) if word not in STOP_WORDS])
-    return terms
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of any text in lower case, in units of UTF-16: the loops of `word_kernels`, and their tables."""
-    from hybrid_cli.lexical.word_rules import english_lists
-
-    kinds_of, steps, ends, lower = english_lists()
-    units = text.translate(lower).encode("utf-16-le")
-    kinds, sizes = [kinds_of[ord(letter)] for letter in text], [1 + (ord(letter) > 0xFFFF) for letter in text]
-    words, at, unit = [], 0, 0
-    while at < len(text):
-        state, size, stop, length = 0, 0, at, 0
-        for read in range(at, len(text)):
-            size += sizes[read]
-            state = steps[state][kinds[read]]
-            if state < 0 or size > LONGEST_UNITS:
-                break
-            if ends[state]:
-                stop, length = read + 1, size
-        if length:
-            words.append("".join(map(chr, memoryview(units[2 * unit : 2 * (unit + length)]).cast("H"))))
-        unit += length or sizes[at]
-        at = max(stop, at + 1)
-    return words
-
-
-def _without_possessive(word: str) -> str:
-    return word[:-2] if word[-1:] == "s" and word[-2:-1] in _POSSESSIVE and len(word) > 1 else word
 
 
 @lru_cache(1 << 14)  # live queries repeat words
