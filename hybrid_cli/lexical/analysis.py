@@ -140,9 +140,8 @@ class LazyAnalyzer:
 
     def _few(self, texts: Sequence[str]) -> list[list[str]] | None:
         """Return the tokens of a few English texts, in less time than numba needs to be imported."""
-        return (
-            english_numbers.analyze(texts) if self.language == ENGLISH and sum(map(len, texts)) <= FEW_LETTERS else None
-        )
+        few = self.language == ENGLISH and sum(map(len, texts)) <= FEW_LETTERS
+        return english_numbers.analyze(texts) if few else None
 
 
 def _split(tokens: pa.StringArray, lengths: npt.NDArray[np.int64]) -> list[list[str]]:

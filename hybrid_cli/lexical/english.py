@@ -1,7 +1,7 @@
 """English stems and stop words, as in Lucene's analyzer.
 
-Stems are those of Porter's algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes, and
-words of one or two letters are kept).
+Stems are those of Porter's algorithm (PorterStemmer, as in its author's Java program: `bli` and `logi` are suffixes,
+and words of one or two letters are kept).
 """
 
 from __future__ import annotations

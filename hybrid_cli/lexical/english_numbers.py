@@ -1,4 +1,4 @@
-"""Terms of English texts without Java: of a few, such as live queries, in Python; of many as numbers, by compiled loops.
+"""Terms of English texts without Java: of a few texts in Python; of many as numbers, by compiled loops.
 
 Lucene's analyzer splits a text at the word boundaries of Unicode (UAX 29), removes `'s`, lowercases, drops stop words,
 and stems. Texts with other characters than those below have further rules (`word_rules`).
