@@ -149,7 +149,7 @@ def test_compiled_loops_and_python_count_the_same_terms(letters: int, monkeypatc
     """Of all texts, or of the texts after the first ones."""
     texts = [f"Word{number % 71}'s \u2603 \u6771\u4eac caf\u00c9s {number} running" for number in range(3000)]
     whole = BM25().index(texts).impacts.postings
-    monkeypatch.setattr("hybrid_cli.lexical.builder._FEW_LETTERS", letters)
+    monkeypatch.setattr("hybrid_cli.lexical.builder.FIRST_LETTERS", letters)
     made = BM25().index(texts).impacts.postings
     assert made.terms.equals(whole.terms)
     for name in ("indptr", "rows", "tfs", "lengths"):

@@ -109,7 +109,7 @@ def _sorted_terms(sources: dict[int, TermNumbers]) -> tuple[pl.Series, dict[int,
 
 
 FEW_POSTINGS = 1 << 21  # sorted by numpy
-_FEW_LETTERS = 1 << 23  # of documents, analyzed by Python in 1.5 seconds; loops take 5 to be compiled
+FIRST_LETTERS = 1 << 23  # of documents, analyzed by Python in 1.5 seconds; loops take 5 to be compiled
 _EMPTY = "\u2400"  # stands for an empty token
 _LONGEST = 255  # UTF-16 code units of a token that Lucene does not split
 _SPACE = re.compile(r"\s")
@@ -218,7 +218,7 @@ def next_numbers(numbers: TermNumbers) -> TermNumbers:
 def numbers_of(language: str, analyzer: Analyzer | None = None, threads: int = 1) -> TermNumbers:
     """Return the numbers of the first terms of a language, of its analyzer if there is one already."""
     return (
-        next_numbers(FewNumbers(_FEW_LETTERS // threads))
+        next_numbers(FewNumbers(FIRST_LETTERS // threads))
         if language == ENGLISH
         else TokenNumbers(analyzer or Analyzer(language))
     )
