@@ -26,7 +26,7 @@ from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
-from hybrid_cli.lexical.keys import Bags
+from hybrid_cli.lexical.keys import FEW_POSTINGS, Bags
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
@@ -34,8 +34,7 @@ from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
 FEW_QUERIES = 4  # the first ones of an index, searched with numpy: less time than importing numba
-FEW_POSTINGS = 1 << 22  # of an index, whose queries numpy searches in milliseconds each,
-_READ = 1 << 24  # unless a call reads so many postings, in more than a second: kernels take less, compiled or not
+_READ = 1 << 24  # postings that numpy reads in a call, in a second
 
 
 class QueryWeights(Protocol):

@@ -20,6 +20,7 @@ SIGN = np.uint32(1 << 31)
 LOWEST = np.uint64(0xFFFFFFFF)
 TENTH = 10
 PART_BITS = 16  # a part of the corpus has 65,536 documents
+FEW_POSTINGS = 1 << 22  # of an index, sorted in a second and searched in milliseconds per query by numpy
 _FEWEST = 8  # queries of a piece
 SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
 
