@@ -144,6 +144,13 @@ def test_postings_do_not_depend_on_blocks_and_threads(documents: list[list[str]]
         np.testing.assert_array_equal(getattr(made, name), getattr(whole, name))
 
 
+@pytest.mark.parametrize("few", [-1, 100])
+def test_nothing_has_no_postings(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybrid_cli.lexical.builder.FEW_POSTINGS", few)
+    nothing = PostingsBuilder().finish()
+    assert (len(nothing), nothing.terms.to_list(), nothing.lengths.tolist()) == (0, [], [])
+
+
 @pytest.mark.parametrize("letters", [-1, 100])
 def test_compiled_loops_and_python_count_the_same_terms(letters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all texts, or of the texts after the first ones."""

@@ -91,11 +91,10 @@ class PostingsBuilder:
 
     def _sorted(self, terms: pl.Series, ranks: dict[int, Ints], df: Longs, lengths: Ints) -> Postings:
         """Return few postings, sorted by numpy in less time than numba needs to be imported."""
-        blocks = [(ranks[id(numbers)][block.terms], block.tfs, block.distinct) for numbers, block in self._blocks]
-        words, tfs, distinct = (
-            np.concatenate([np.zeros(0, kind), *some])
-            for kind, some in zip((np.int32, np.int32, np.int64), zip(*blocks, strict=True) or [()] * 3, strict=True)
-        )
+        nothing, blocks = np.zeros(0, np.int32), [block for _, block in self._blocks]
+        words = np.concatenate([nothing, *(ranks[id(numbers)][block.terms] for numbers, block in self._blocks)])
+        tfs = np.concatenate([nothing, *(block.tfs for block in blocks)])
+        distinct = np.concatenate([nothing, *(block.distinct for block in blocks)])
         by_term, documents = np.argsort(words, kind="stable"), np.repeat(np.arange(len(distinct)), distinct)
         rows = documents[by_term].astype(np.int32)
         return Postings.of(terms, np.concatenate(([0], np.cumsum(df))), rows, tfs[by_term], lengths)
