@@ -250,10 +250,8 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     measure: str = option("nDCG@10", panel=TUNING, parse=MEASURE)
 
     def check(self) -> None:
-        """Refuse an index that is listed twice, and a tuning of one index."""
+        """Refuse an index that is listed twice."""
         super().check()
-        if self.tune and len(self.indexes) < 2:
-            raise option_error("tune", None, "needs two or more indexes", code="option-does-not-apply")
         if len(set(self.indexes)) < len(self.indexes):
             raise option_error("indexes", self.indexes, "list each index once", code="repeated-value")
 

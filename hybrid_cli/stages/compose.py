@@ -186,6 +186,8 @@ def _tuned(
     Returns:
         The fields of the retriever, and with `--calibrate` the fusion that is tuned without each fold of the queries.
     """
+    if len(manifests) < 2:
+        raise option_error("tune", None, "needs two or more indexes", code="option-does-not-apply")
     check_models(manifests)
     with tempfile.TemporaryDirectory() as folder:
         runs = []
@@ -278,7 +280,8 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever, manifests: S
     if more is not None:
         judged = f"{queries:,} {'more' if tuning else 'judged'} queries"
         why = f"{why}; {judged} may add {figure(more, 3)} {measure} at most"
-    console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each: {why}")
+    reason = f": {why}" if len(parts) > 1 else ""
+    console.note(f"compose: {path}: {' + '.join(parts)} ({how}), {stored.depth:,} hits of each{reason}")
     if settings.tune and stored.tuning is not None:
         show_verdict(stored.tuning)
     if stored.calibration is not None:
