@@ -26,6 +26,7 @@ from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.callbacks import open_callback, open_tracker
 from hybrid_cli.training.dev_set import DevValidation, validator
 from hybrid_cli.training.loop import Callback, Job, Progress, Validator, epoch_steps, steps_of, train, write_curve
+from hybrid_cli.training.options import OF_PLUGINS
 from hybrid_cli.training.teachers import SHARD_PAIRS, FrozenEncoder, ScoredExamples, TeacherScores, Texts, stored_scores
 
 
@@ -270,7 +271,7 @@ def taught(
         work: folder of the unfinished artifact, where scores or vectors are stored for resuming.
     """
     if not settings.is_taught:
-        return examples, None
+        return examples, stored_scores if settings.loss == OF_PLUGINS else None
     if settings.teacher is None:
         return examples, stored_scores
     how: Any = {"device": settings.device, "dtype": settings.dtype}

@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from command import hybrid, listing, raises, ran, refused
 from test_train_dense import write_examples
+from trainings import curve
 
 from hybrid_cli import artifacts, open_encoder, plugins, runs
 from hybrid_cli.collections.collection import documents
 from hybrid_cli.evaluation import evaluate
+from hybrid_cli.storage import Kind
 from hybrid_cli.training.losses import LossInputs
 
 PACKAGE = Path(__file__).parent / "example_plugin"
@@ -135,6 +139,68 @@ def test_a_loss_of_a_package_trains_with_its_parameters(folder: Path, tiny_bert:
     words += ["--plugin", "bad.py", "--overwrite"]
     refused(*words, problem="missing-parameter", name="scale")
     refused(*words, "--loss-option", "scale=1", problem="not-terms", name="bad")
+
+
+READS = """
+import torch
+from hybrid_cli import plugins
+
+@plugins.register("losses", "reads")
+def reads(vectors, field: str = "scorer"):
+    "Record the mean of one of the inputs, which has no effect."
+    value = getattr(vectors, field)
+    vectors.record(mean=value.mean(), width=torch.tensor(float(value.shape[1])))
+    return {"reads": vectors.queries.mean() + 0 * value.sum()}
+"""
+
+
+@pytest.mark.parametrize(
+    ("field", "keyword"),
+    [
+        ("scorer", "scorer"),
+        ("lexical_queries", "index"),
+        ("lexical_documents", "index"),
+        ("teacher_scores", "teacher"),
+        ("teacher_queries", "teacher"),
+    ],
+)
+def test_a_loss_of_a_plugin_without_its_inputs_is_refused(
+    folder: Path, tiny_bert: Path, field: str, keyword: str
+) -> None:
+    (folder / "reads.py").write_text(READS, "utf-8")
+    made = pq.read_table(write_examples(folder / "whole.parquet"))
+    bare = [
+        {**row, "lexical_score": None, "negatives": [{**other, "lexical_score": None} for other in row["negatives"]]}
+        for row in made.to_pylist()
+    ]
+    bare_table = pa.Table.from_pylist(bare, made.schema.remove_metadata())
+    output = artifacts.open_output(folder / "bare.parquet", Kind.EXAMPLES, "test", inputs={}, options={})
+    output.write([bare_table])
+    words = ["--model", tiny_bert, "--loss", "reads", "--loss-option", f"field={field}", "--max-steps", "1"]
+    words += ["--batch-size", "4", "--dtype", "fp32", "--plugin", "reads.py", "--output", "out"]
+    refused("train-dense", "bare.parquet", *words, problem="missing-loss-input", option=keyword)
+    if keyword == "scorer":
+        ran("train-dense", "whole.parquet", *words)
+        assert curve(folder / "out", "mean")[0] > 1, "the scores of the examples"
+        assert curve(folder / "out", "width") == [2]
+
+
+def test_a_loss_of_a_plugin_reads_scorer_index_and_teacher(
+    folder: Path, tiny: Path, tiny_bm25: Path, tiny_bert: Path
+) -> None:
+    (folder / "reads.py").write_text(READS, "utf-8")
+    ran("mine-negatives", tiny, "--split", "train", "--index", tiny_bm25, "--output", "train.parquet")
+    words = ["train-dense", "train.parquet", "--model", tiny_bert, "--loss", "reads", "--max-steps", "1", "--dtype"]
+    words += ["fp32", "--batch-size", "2", "--plugin", "reads.py", "--overwrite", "--output", "out", "--loss-option"]
+    bm25 = ["--scorer", "bm25", "--index", tiny_bm25]
+    for field, width, more in (
+        ("scorer", 4, bm25),
+        ("scorer", 4, ["--scorer", tiny_bert]),
+        ("lexical_queries", 16, ["--index", tiny_bm25]),
+        ("teacher_scores", 2, ["--teacher", tiny_bert]),
+    ):
+        ran(*words, f"field={field}", *more)
+        assert curve(folder / "out", "width") == [width], field
 
 
 @pytest.mark.usefixtures("installed")

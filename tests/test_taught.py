@@ -115,7 +115,7 @@ def test_a_loss_has_the_gradient_of_finite_differences(name: str) -> None:
 @pytest.mark.parametrize("name", TAUGHT)
 def test_a_constant_added_to_the_teacher_of_a_query_changes_nothing(name: str) -> None:
     vectors = taught_vectors()
-    shifted = cast("torch.Tensor", vectors.teacher_scores) + torch.tensor([[3.0], [-8.0], [0.5]])
+    shifted = vectors.teacher_scores + torch.tensor([[3.0], [-8.0], [0.5]])
     (one,), (other,) = (TAUGHT[name](each).values() for each in (vectors, replace(vectors, teacher_scores=shifted)))
     assert one.item() == pytest.approx(other.item(), abs=1e-9)
 

@@ -69,7 +69,9 @@ def test_bm25_scores_all_pairs_of_a_batch_as_the_examples_store_them(mined: Path
     )
     for row, group in enumerate(groups):
         assert scores[row, 2 * row : 2 * row + 2] == pytest.approx(group.lexical, abs=1e-4)
-    assert (scores > 0).sum() > np.count_nonzero([group.lexical for group in groups])  # documents of other queries too
+    assert (scores > 0).sum() > np.count_nonzero(
+        np.array([group.lexical for group in groups], float)
+    )  # documents of other queries too
 
 
 def test_the_schedules_of_the_weight() -> None:

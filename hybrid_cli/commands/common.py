@@ -267,6 +267,7 @@ class Likelihood(Settings):
 TEACHER = "Teacher"
 _DISTILLED = when(distill=GIVEN)
 _TAUGHT = (_DISTILLED, when(loss=training.TAUGHT))
+_MAY_BE_TAUGHT = (_DISTILLED, when(loss=training.MAY_BE_TAUGHT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,11 +306,16 @@ class Taught(Distillation):
 
     option_panel = TEACHER
 
-    scopes = scope(_TAUGHT, "teacher")
+    scopes = scope(_MAY_BE_TAUGHT, "teacher")
 
     distill: training.Distill | None = inherited(excluded=when(loss=(*training.TAUGHT, "bpr")))
     teacher_temperature: float = inherited(applies=_TAUGHT)
     teacher: str | None = option(None, shown="the scores in the examples", recorded=False)
+
+    @property
+    def is_taught(self) -> bool:
+        """The loss depends on the scores of a teacher; one of a plugin, if a teacher is given."""
+        return super().is_taught or self.teacher is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +348,7 @@ class LossOptions(Settings):
         "loss",
         {
             training.MARGINS: ("xi",),
-            training.RESIDUALS: ("scorer", "scorer_weight", "scorer_schedule"),
+            training.SCORED: ("scorer", "scorer_weight", "scorer_schedule"),
             (*training.MARGINS, "nll", "roc", "residual-nll"): ("in_batch",),
         },
     )

@@ -52,9 +52,11 @@ from hybrid_cli.settings.paths import OptionalPath, OptionalPathOrPaths, PathFie
 from hybrid_cli.training.options import (
     BM25,
     GIVEN_FILE,
+    OF_PLUGINS,
     RANDOM,
     RESIDUALS,
     RUN,
+    SCORED,
     TAUGHT,
     DynamicRanking,
     Flops,
@@ -118,7 +120,7 @@ class Pretrain(Training, StartModel, Pretraining):
 
 
 _SUMMED = when(dynamic_negatives=POSITIVE, dynamic_ranking="sum")
-_SCORED = (when(loss=RESIDUALS), _SUMMED)
+_SCORED = (when(loss=SCORED), _SUMMED)
 _PAIRS = (  # BM25 scores of pairs that the examples do not hold
     when(loss=RESIDUALS, in_batch=True, scorer=BM25),
     when(loss=RESIDUALS, dynamic_negatives=POSITIVE, scorer=BM25),
@@ -166,7 +168,8 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
     epochs: int | None = inherited(shown="2, or as many as --max-steps needs")
     learning_rate: float = inherited(default=5e-5)
     index: OptionalPath = inherited(
-        applies=(when(ortho_weight=POSITIVE), when(dev=GIVEN), *_PAIRS), needed=(when(ortho_weight=POSITIVE), *_PAIRS)
+        applies=(when(ortho_weight=POSITIVE), when(dev=GIVEN), when(loss=OF_PLUGINS), *_PAIRS),
+        needed=(when(ortho_weight=POSITIVE), *_PAIRS),
     )
     scorer: str = inherited(applies=_SCORED)
     scorer_weight: float = inherited(applies=_SCORED)
@@ -186,12 +189,18 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
     @property
     def scored(self) -> bool:
         """The loss or the dynamic negatives depend on the scorer."""
-        return self.loss in RESIDUALS or self.ranks_by_sum
+        return self.loss in RESIDUALS or self.ranks_by_sum or (self.loss == OF_PLUGINS and self.gives_scorer)
+
+    @property
+    def gives_scorer(self) -> bool:
+        """A scorer is given, whose scores a loss of a plugin reads in place of those of the examples."""
+        return not self.given.isdisjoint(("scorer", "scorer_weight", "scorer_schedule"))
 
     @property
     def uses_bm25(self) -> bool:
         """The training needs BM25 scores of pairs that the examples do not hold."""
-        return any(condition.holds(self.values()) for condition in _PAIRS)
+        of_plugin = self.loss == OF_PLUGINS and self.index is not None and self.scorer == BM25
+        return (of_plugin and self.gives_scorer) or any(condition.holds(self.values()) for condition in _PAIRS)
 
 
 TRANSFORMER = when(encoder="transformer")

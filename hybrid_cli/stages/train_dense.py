@@ -50,7 +50,7 @@ from hybrid_cli.training.dense import (
     relevant,
 )
 from hybrid_cli.training.loop import HARDER_NEGATIVES, Job
-from hybrid_cli.training.options import BM25, LOSSES, RESIDUALS, mining_depth
+from hybrid_cli.training.options import BM25, LOSSES, OF_PLUGINS, SCORED, mining_depth
 from hybrid_cli.training.roc import PROJECTION_VERSION, Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
 from hybrid_cli.training.teachers import FrozenEncoder, MappedTexts, Scorer, ScorerWeight, Texts, mapped_texts
 
@@ -100,15 +100,15 @@ def train_dense(settings: TrainDense) -> Path:
 
     def prepare(work: Path) -> Job[Any]:
         known = _texts(settings, examples, corpus, work)
-        scorer, residual = _scorer(settings, vectors, known, work), settings.loss in RESIDUALS
+        scorer, scored = _scorer(settings, vectors, known, work), settings.loss in SCORED
         sampled, teacher_scores = taught(settings, examples, known, work)
         sources = BatchSources(
             lexical=_lexical(settings, vectors, examples, docids),
             masking=MatchMasking(encoder.document_tower.tokenizer, encoder.contract, settings.mask_matches)
             if settings.mask_matches
             else None,
-            scorer=scorer if residual else None,
-            weight=weight if residual else None,
+            scorer=scorer if scored else None,
+            weight=weight if scored else None,
             teacher_scores=teacher_scores,
         )
         by_sum = settings.dynamic_ranking == "sum"
@@ -235,8 +235,8 @@ def _loss_parameters(settings: TrainDense) -> dict[str, Any]:
 def _lexical(
     settings: TrainDense, vectors: Bm25Vectors | None, examples: Examples, docids: pl.Series
 ) -> Bm25Vectors | VectorsOfOthers | None:
-    """Return the vectors for the orthogonality."""
-    if vectors is None or not settings.ortho_weight:
+    """Return the vectors for the orthogonality, and for a loss of a plugin."""
+    if vectors is None or not (settings.ortho_weight or settings.loss == OF_PLUGINS):
         return None
     if not settings.ortho_control:
         return vectors

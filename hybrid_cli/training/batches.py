@@ -39,7 +39,7 @@ class Group:
     docids: list[str]
     titles: list[str]
     texts: list[str]
-    lexical: list[float]
+    lexical: Sequence[float | None]
     positives: frozenset[str]
     noise: int = 0
     teacher: Sequence[float | None] = ()
@@ -205,7 +205,7 @@ class Examples:
             docids=[document["docid"] for document in documents],
             titles=[document["title"] for document in documents],
             texts=[document["text"] for document in documents],
-            lexical=[document["lexical_score"] or 0.0 for document in documents],
+            lexical=[document["lexical_score"] for document in documents],
             positives=self._positives[row["qid"]],
             noise=int(rng.integers(2**62)),
             teacher=[document.get("teacher_score") for document in documents],

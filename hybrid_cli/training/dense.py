@@ -33,7 +33,7 @@ from hybrid_cli.storage import disk
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Group, prefetch
 from hybrid_cli.training.gradients import Share, backward
-from hybrid_cli.training.losses import LossInputs, Objective, Terms
+from hybrid_cli.training.losses import NO_SCORER, LossInputs, Objective, Terms
 from hybrid_cli.training.mining import fold_columns
 from hybrid_cli.training.options import WHOLE, Optimization, Start
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, VectorsOfOthers
@@ -189,7 +189,7 @@ class DenseLearner(Generic[Model]):
     def _constants(self, groups: list[Group]) -> dict[str, Any]:
         """Return the other fields of `LossInputs`."""
         sources = self.sources
-        constants = {}
+        constants: dict[str, np.ndarray] = {}
         if sources.lexical is not None:
             documents = sources.lexical.documents([docid for group in groups for docid in group.docids])
             constants["lexical_queries"] = sources.lexical.queries([group.query for group in groups])
@@ -204,7 +204,11 @@ class DenseLearner(Generic[Model]):
             constants["scorer"] = sources.scorer.scores([group.query for group in groups], docids)
         else:
             constants["scorer"] = np.array([group.lexical for group in groups], np.float32)
-        return {name: torch.from_numpy(values).to(self.model.device) for name, values in constants.items()}
+        for name in ("scorer", "teacher_scores"):
+            if np.isnan(constants.get(name, 0.0)).any():  # the examples lack some
+                del constants[name]
+        tensors = {name: torch.from_numpy(values).to(self.model.device) for name, values in constants.items()}
+        return {"scorer": NO_SCORER, **tensors}
 
     def _base(self, groups: Sequence[Group], base: Encoder) -> Tensor:
         """Return the base vectors of the queries, then of the documents."""
@@ -320,7 +324,7 @@ class StudentNegatives:
             docids=group.docids + best["docid"].to_list(),
             titles=group.titles + best["title"].to_list(),
             texts=group.texts + best["text"].to_list(),
-            lexical=group.lexical + [0.0] * len(best),
+            lexical=[*group.lexical, *[None] * len(best)],
         )
 
     def _encoded(self, titles: list[str] | None, texts: list[str]) -> np.ndarray:

@@ -24,6 +24,24 @@ from hybrid_cli.training.options import LOSS, LOSSES, RESIDUALS, XI, Distill
 Terms = dict[str, Tensor]
 
 
+def missing(keyword: str) -> Tensor:
+    """Return the tensor in place of an input that a training does not have; every use of it is refused.
+
+    Args:
+        keyword: option of the command, and keyword of `train`, that gives the input.
+    """
+
+    def refuse(cls: type[Tensor], function: object, types: object, args: object = (), kwargs: object = None) -> None:
+        reason = "the loss reads values that this training does not have; pass it"
+        raise option_error(keyword, None, reason, code="missing-loss-input")
+
+    kind: type[Tensor] = type("Missing", (Tensor,), {"__torch_function__": classmethod(refuse)})
+    return torch.empty(0).as_subclass(kind)
+
+
+NO_SCORER, _NO_INDEX, _NO_TEACHER = map(missing, ("scorer", "index", "teacher"))
+
+
 @dataclass(frozen=True)
 class LossInputs:
     """Arguments of a loss for one batch of B queries with G documents each.
@@ -41,17 +59,20 @@ class LossInputs:
         scorer_weight: weight of the scorer's scores in a residual loss; a scalar.
         step: number of completed optimizer steps.
         recorded: diagnostics that the loss records for the learning curve.
+
+    Raises:
+        InputError: any use of scores or constant vectors that the training does not have; names the missing option.
     """
 
     queries: Tensor
     documents: Tensor
     scorer: Tensor
     allowed: Tensor
-    lexical_queries: Tensor | None = None
-    lexical_documents: Tensor | None = None
-    teacher_queries: Tensor | None = None
-    teacher_documents: Tensor | None = None
-    teacher_scores: Tensor | None = None
+    lexical_queries: Tensor = _NO_INDEX
+    lexical_documents: Tensor = _NO_INDEX
+    teacher_queries: Tensor = _NO_TEACHER
+    teacher_documents: Tensor = _NO_TEACHER
+    teacher_scores: Tensor = _NO_TEACHER
     scorer_weight: Tensor | float = 0.1
     step: int = 0
     recorded: Terms = field(default_factory=dict)
@@ -261,12 +282,7 @@ def orthogonality(vectors: LossInputs, weight: float = 1.0) -> Terms:
     The result is the sum of the means over the queries and over all documents of the batch. At the start of training,
     each mean is about 1 / d for a random projection to d dimensions. All-zero lexical vectors (queries of stop words)
     count as 0.
-
-    Raises:
-        ValueError: the batch has no lexical vectors.
     """
-    if vectors.lexical_queries is None or vectors.lexical_documents is None:
-        raise ValueError("orthogonality needs lexical vectors")
     queries = squared_cosine(vectors.queries, vectors.lexical_queries)
     documents = squared_cosine(vectors.documents, vectors.lexical_documents)
     return {"orthogonality": weight * (queries.mean() + documents.mean())}
@@ -320,9 +336,9 @@ def _taught_scores(
     """Return the scores [B, N] or [B, B * G] of the model and of the teacher for the same documents, both divided.
 
     Raises:
-        ValueError: the batch has no scores of a teacher, or for one document per query only.
+        ValueError: the teacher scored one document per query only.
     """
-    if vectors.teacher_scores is None or vectors.teacher_scores.shape[1] < 2:
+    if vectors.teacher_scores.shape[1] < 2:
         raise ValueError("distillation needs a teacher's scores of a positive and at least one negative")
     size, group = vectors.documents.shape[:2]
     teacher = vectors.teacher_scores.detach() / teacher_temperature
@@ -361,13 +377,11 @@ def distillation(vectors: LossInputs) -> Terms:
 
 def query_distillation(vectors: LossInputs) -> Terms:
     """Return the two query terms of `distillation`, for a query encoder of an ensemble (LITE, section 4)."""
-    assert vectors.teacher_documents is not None
     own = _distance(vectors.queries, vectors.teacher_queries)
     return {"distillation": own + _distance(vectors.queries, vectors.teacher_documents[:, 0])}
 
 
-def _distance(ours: Tensor, theirs: Tensor | None) -> Tensor:
-    assert theirs is not None
+def _distance(ours: Tensor, theirs: Tensor) -> Tensor:
     return (ours - theirs.detach()).square().sum(-1).mean()
 
 

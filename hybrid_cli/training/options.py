@@ -47,6 +47,19 @@ LOSS = "nll"
 MARGINS = ("margin", "residual-margin")
 RESIDUALS = ("residual-margin", "residual-nll")  # losses on the weighted sum with a frozen scorer
 TAUGHT = ("margin-mse", "kl")  # losses on the scores of a teacher
+
+
+class _OfPlugins(str):
+    """Equals the name of every loss of a plugin."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and str(other) not in LOSSES.built_in()
+
+
+OF_PLUGINS = _OfPlugins("a loss of a plugin")
+SCORED, MAY_BE_TAUGHT = (*RESIDUALS, OF_PLUGINS), (*TAUGHT, OF_PLUGINS)  # losses that may read scorer or teacher
 XI = 1.0  # margin where the scorer's scores are equal
 
 BM25, RANDOM, RUN, GIVEN_FILE = "bm25", "random", "run", "given"  # sources of negatives
