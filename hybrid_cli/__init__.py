@@ -8,6 +8,7 @@ from hybrid_cli.version import __version__
 
 if TYPE_CHECKING:
     from hybrid_cli.api import OpenIndex, open_encoder, open_index, open_retriever, open_run
+    from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
     from hybrid_cli.retrieval import BM25, Dense, Retriever
@@ -17,6 +18,7 @@ else:
         __name__,
         {
             "api": ["OpenIndex", "open_encoder", "open_index", "open_retriever", "open_run"],
+            "encoders.contract": ["Encoder"],
             "evaluation.measures": ["evaluate"],
             "fusion.frames": ["fuse"],
             "retrieval": ["BM25", "Dense", "Retriever"],
@@ -27,6 +29,7 @@ else:
 __all__ = [
     "BM25",
     "Dense",
+    "Encoder",
     "HybridError",
     "Index",
     "InputError",

@@ -9,6 +9,7 @@ Names are known without an import; the object of an entry is imported when it is
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import traceback
@@ -170,7 +171,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if name.lower() in self._taken:
             _refuse_taken(self._taken[name.lower()], HYBRID if name.lower() in self._spellings else entry.origin)
         if entry.origin != HYBRID and (used := _used.get()) is not None:
-            used.add(entry.origin)
+            used[entry.origin] = entry
         return entry
 
     def __iter__(self) -> Iterator[str]:
@@ -278,7 +279,8 @@ def register(group: str, name: str, value: Any = None) -> Any:
 # -------------------------------------------------------------------------------------------------------------- files
 
 _loading: ContextVar[Origin | None] = ContextVar("loading", default=None)
-_used: ContextVar[set[Origin] | None] = ContextVar("used", default=None)
+_used: ContextVar[dict[Origin, Entry] | None] = ContextVar("used", default=None)  # the last entry of each plugin
+_ENTRIES = "used_plugins"  # attribute of an error
 _files: dict[Path, Origin] = {}  # the real path of each loaded file
 
 
@@ -378,9 +380,12 @@ def _is_imported(group: str) -> bool:
 @contextmanager
 def record_use() -> Iterator[None]:
     """Note the plugins whose entries the block uses, in addition to an enclosing block; see `used_versions`."""
-    token = _used.set(set(_used.get() or ()))
+    token = _used.set(dict(_used.get() or {}))
     try:
         yield
+    except Exception as error:
+        vars(error).setdefault(_ENTRIES, dict(_used.get() or {}))
+        raise
     finally:
         _used.reset(token)
 
@@ -399,16 +404,24 @@ def installed_packages() -> dict[Origin, list[tuple[str, str]]]:
     return by_origin
 
 
-def plugin_of_error(error: BaseException) -> str:
-    """Return the name of the plugin whose code raised an error, or called the code that did; empty without one."""
+def place_of_error(error: BaseException) -> tuple[str, str, int] | None:
+    """Return name, file and line of the plugin whose code raised an error, or called the code that did.
+
+    Without such a call, as of an expression that is computed later, they are those of the function of the plugin that
+    was used last; None if none was used.
+    """
     packages = {point.module.partition(".")[0]: point for points in _installed().values() for point in points}
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        module = str(frame.f_globals.get("__name__"))
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
         if module.startswith(_MODULE):
-            return Path(frame.f_code.co_filename).name
+            return Path(file).name, file, line
         if (point := packages.get(module.partition(".")[0])) is not None:
-            return _package(point).name
-    return ""
+            return _package(point).name, file, line
+    for origin, entry in reversed(getattr(error, _ENTRIES, {}).items()):
+        function = inspect.unwrap(getattr(entry.value, "documented", entry.value))
+        if (code := getattr(function, "__code__", None)) is not None:
+            return origin.name, code.co_filename, code.co_firstlineno
+    return None
 
 
 def refresh() -> None:

@@ -5,9 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +19,7 @@ from command import hybrid, listing, raises, ran, refused
 from test_train_dense import write_examples
 from trainings import curve
 
-from hybrid_cli import artifacts, open_encoder, plugins, runs
+from hybrid_cli import Dense, Encoder, artifacts, open_encoder, plugins, runs
 from hybrid_cli.collections.collection import documents
 from hybrid_cli.evaluation import evaluate
 from hybrid_cli.storage import Kind
@@ -230,6 +232,76 @@ def test_a_kind_of_encoder_of_a_package_is_encoded_and_searched(folder: Path) ->
     assert artifacts.read_manifest(folder / "index").versions["hybrid-example"] == "1.2"
     found = json.loads(hybrid("search", "--index", "index", "--query", "sea blue", "--format", "json").out)
     assert [hit["docid"] for hit in found["hits"]] == ["d2", "d1"]
+
+
+class Lengths(Encoder):
+    """Length of a text and the number of its words, as an object of some type."""
+
+    def __init__(self, form: Callable[[list[list[float]]], Any], dim: int | None = None):
+        self.form = form
+        if dim is not None:
+            self.dim = dim  # type: ignore[misc]
+
+    def encode_queries(self, texts: Sequence[str], batch_tokens: int = 0) -> Any:
+        return self.form([[len(text), len(text.split())] for text in texts])
+
+
+@pytest.mark.parametrize(
+    "form", [list, np.array, torch.tensor, lambda rows: torch.tensor(rows, dtype=torch.bfloat16, requires_grad=True)]
+)
+def test_a_subclass_of_encoder_returns_any_numbers(form: Callable[[list[list[float]]], Any]) -> None:
+    index = Dense(Lengths(form, 2)).index({"a": "salt", "b": "sea water"})
+    assert index.search(["moon"], k=2)["docid"].to_list() == ["b", "a"]
+    assert index.vectors.dtype == np.float32
+    encoder = Lengths(form)
+    assert (encoder.dim, encoder.truncated, encoder.device.type, encoder.describe()) == (
+        2,
+        0,
+        "cpu",
+        {"kind": "Lengths"},
+    )
+    assert encoder.encode_documents(["sea", ""], ["salt", "a b"]).tolist() == [[8, 2], [3, 2]]
+    assert encoder.encode_queries([]).shape == (0, 2)
+    with raises("other-type"):
+        encoder.encode_queries("salt")
+
+
+@pytest.mark.parametrize(
+    ("form", "fields"),
+    [
+        (lambda rows: rows[1:], {"shape": (1, 2)}),
+        (lambda rows: np.ones(len(rows)), {"shape": (2,)}),
+        (lambda rows: np.ones((len(rows), 3)), {"shape": (2, 3)}),
+        (lambda rows: np.array([*rows[1:], [np.nan, 0]]), {"row": 1}),
+        (lambda rows: ["text", None], {}),
+        (lambda rows: [[1], [1, 2]], {}),
+    ],
+)
+def test_an_encoder_with_other_vectors_is_refused(form: Callable[[Any], Any], fields: dict[str, Any]) -> None:
+    with raises("encoder-output", **fields) as refusal:
+        Dense(Lengths(form, 2)).index(["salt", "sea water"])
+    assert "Lengths" in str(refusal.value)
+
+
+def test_an_error_of_a_plugin_names_its_file_and_line(folder: Path, tiny_bert: Path) -> None:
+    """Also if the plugin returns an expression that fails later, out of its code."""
+    write_examples(folder / "train.parquet")
+    (folder / "qrels.tsv").write_text("1\td1\t1\n", "utf-8")
+    fuse = ["fuse", "a.trec", "b.trec", "--output", "x.parquet"]
+    train = ["train-dense", "train.parquet", "--model", tiny_bert, "--max-steps", "1", "--output", "x"]
+    evaluate = ["evaluate", "--qrels", "qrels.tsv", "a.trec"]
+    for group, words, signature, fault, line in (
+        ("fusion_methods", [*fuse, "--method", "bad"], "values, weights, present", "values[7]", 7),
+        ("fusion_methods", [*fuse, "--method", "bad"], "values, weights, present", "values[0] + pl.col('no')", 4),
+        ("losses", [*train, "--loss", "bad"], "vectors", "vectors.no", 7),
+        ("measures", [*evaluate, "--measure", "bad"], "measure", "pl.col('no')", 4),
+    ):
+        lines = ["import polars as pl", "from hybrid_cli import plugins", "", f"@plugins.register('{group}', 'bad')"]
+        lines += [f"def bad({signature}):", "    'Fail.'", f"    return {fault}"]
+        (folder / "bad.py").write_text("\n".join(lines), "utf-8")
+        done = hybrid(*words, "--plugin", "bad.py")
+        assert done.is_problem("bug", plugin="bad.py", path="bad.py", line=line), (done.err, done.fields)
+        assert (done.code, done.err.count("\n")) == (1, 1), done.err
 
 
 def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,10 +81,10 @@ def _stop_at(error: Exception, debug: bool) -> NoReturn:
     elif explained := file_problem(error):
         line = explained
     else:
-        culprit = plugins.plugin_of_error(error)
-        home = f"the plugin {culprit}" if culprit else "hybrid"
-        text = f"a bug in {home}: {type(error).__name__}: {error} (--debug shows where)"
-        line = HybridError(text, code="bug", plugin=culprit)
+        plugin, path, number = plugins.place_of_error(error) or ("", None, None)
+        home = f"the plugin {plugin} fails, {path}, line {number}" if plugin else "a bug in hybrid"
+        text = f"{home}: {type(error).__name__}: {error} (--debug shows where)"
+        line = HybridError(text, code="bug", plugin=plugin, path=path, line=number)
     _stop(line, error, debug)
 
 

@@ -15,9 +15,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 from safetensors import SafetensorError, safe_open
@@ -43,38 +45,104 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """Encoder of texts as vectors whose inner product is the score.
+    """Encoder of texts as vectors whose inner product is the score: base class of your own.
+
+    A subclass defines `encode_queries`; all else has a default. It may return arrays, lists, or tensors on any device,
+    of any type of numbers: they are checked, and float32 for the caller.
 
     Attributes:
-        fingerprint: hash of the stored weights and of all other parameters that affect document vectors.
+        fingerprint: hash of the stored weights and of all other parameters that affect document vectors; by default of
+            the folder that it was loaded from.
+
+    Example:
+        >>> from hybrid_cli import Dense, Encoder
+        >>> class Lengths(Encoder):
+        ...     def encode_queries(self, texts, batch_tokens=0):
+        ...         return [[len(text), 1] for text in texts]
+        >>> Dense(Lengths()).index(["salt", "sea water"]).search("moon", k=1)["docid"].to_list()
+        ['1']
     """
 
-    fingerprint: str
+    fingerprint: str = ""
 
-    @property
-    def truncated(self) -> int:
-        """Number of texts cut to the maximum length so far."""
+    if TYPE_CHECKING:  # attributes of instances or of the class, or properties
 
-    @property
-    def dim(self) -> int:
-        """Length of the vectors."""
+        @property
+        def truncated(self) -> int:
+            """Number of texts cut to the maximum length so far; 0 by default."""
+            return 0
 
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
+        @property
+        def dim(self) -> int:
+            """Length of the vectors; by default that of the first ones."""
+            return 0
+
+        @property
+        def device(self) -> torch.device:
+            """Device of the weights; the CPU by default."""
+            return self.device
+
+    else:
+        truncated, device = 0, SimpleNamespace(type="cpu")
+        dim = cached_property(lambda self: self.encode_queries([""]).shape[1])
+
+    def __init_subclass__(cls) -> None:
+        """Check what the functions of a subclass return."""
+        super().__init_subclass__()
+        for name in {"encode_queries", "encode_documents"} & vars(cls).keys():
+            setattr(cls, name, _checked(vars(cls)[name]))
 
     def describe(self) -> dict[str, Any]:
         """Return the contract as JSON values, as manifests store it."""
+        return {"kind": type(self).__name__}
 
-    def encode_queries(self, texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
         """Return vectors [n, dim], float32, in the order of `texts`.
 
         Raises:
             InputError: a single text in place of a list, here and for documents.
         """
+        raise NotImplementedError
 
-    def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = ...) -> np.ndarray:
-        """Return vectors [n, dim], float32, in the order of `texts`."""
+    def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
+        """Return vectors [n, dim], float32, in the order of `texts`; by default those of title and text as queries."""
+        refuse_single_text(titles, texts)
+        joined = [TextForm().document(title, text) for title, text in zip(titles, texts, strict=True)]
+        return self.encode_queries(joined)
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of an encoder of others whose vectors are checked, in float32.
+
+    Raises:
+        InputError: names the class, and the form of its vectors.
+    """
+
+    @wraps(function)
+    def encode(self: Encoder, *lists: Sequence[str], **more: Any) -> np.ndarray:
+        import numpy as np
+
+        texts = [texts for texts in (*lists, *more.values()) if not isinstance(texts, int)]
+        refuse_single_text(*texts)
+        if not len(texts[0]):
+            return np.empty((0, self.dim), np.float32)
+        made, name = function(self, *lists, **more), f"{type(self).__name__}.{function.__name__}"
+        made = made.detach().float().cpu().numpy() if hasattr(made, "detach") else made
+        try:
+            vectors = np.asarray(made, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name}: returns no matrix of numbers ({error})", code="encoder-output") from None
+        if type(self).dim is Encoder.dim and vectors.ndim == 2:
+            vars(self).setdefault("dim", vectors.shape[1])
+        if vectors.ndim != 2 or vectors.shape != (len(texts[0]), self.dim):
+            problem = f"{name}: returns the shape {list(vectors.shape)} for {len(texts[0])} texts; needs one vector of "
+            raise InputError(f"{problem}{self.dim} values for each", code="encoder-output", shape=vectors.shape)
+        if not np.isfinite(vectors).all():
+            row = int(np.isfinite(vectors).all(axis=1).argmin())
+            raise InputError(f"{name}: returns NaN or infinity for text {row}", code="encoder-output", row=row)
+        return vectors
+
+    return encode
 
 
 def refuse_single_text(*lists: Sequence[str]) -> None:

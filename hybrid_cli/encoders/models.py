@@ -106,6 +106,7 @@ def as_opener(name: str, added: Any) -> Opener:
     def opened(folder: Path, device: str, dtype: Precision, known: Known, **changes: Any) -> contracts.Encoder:
         refuse_changes(folder, {key: value for key, value in changes.items() if value is not None}, name)
         encoder: contracts.Encoder = load(folder, device=device, dtype=dtype)
+        encoder.fingerprint = encoder.fingerprint or storage.fingerprint(folder)
         return encoder
 
     opened.documented = added  # type: ignore[attr-defined]
