@@ -49,16 +49,19 @@ RESIDUALS = ("residual-margin", "residual-nll")  # losses on the weighted sum wi
 TAUGHT = ("margin-mse", "kl")  # losses on the scores of a teacher
 
 
-class _OfPlugins(str):
-    """Equals the name of every loss of a plugin."""
+class _OfPlugins:
+    """Equals the name of every loss of a plugin, which may read any input."""
 
-    __hash__ = str.__hash__
+    __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and str(other) not in LOSSES.built_in()
+        return isinstance(other, str) and other not in LOSSES.built_in()
+
+    def __str__(self) -> str:
+        return "a loss of a plugin"
 
 
-OF_PLUGINS = _OfPlugins("a loss of a plugin")
+OF_PLUGINS = _OfPlugins()
 SCORED, MAY_BE_TAUGHT = (*RESIDUALS, OF_PLUGINS), (*TAUGHT, OF_PLUGINS)  # losses that may read scorer or teacher
 XI = 1.0  # margin where the scorer's scores are equal
 
