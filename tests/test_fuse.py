@@ -14,6 +14,7 @@ from command import Done, Notices, hybrid, raises, ran, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from small_artifacts import HITS, open_output, run_table, write_run
+from sparse_models import write_checkpoint
 from tiny_collection import TINY_DOCUMENTS, write_tiny_source
 
 from hybrid_cli import artifacts, runs
@@ -24,6 +25,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.stages.concat_runs import concat_runs
+from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.search import search
 from hybrid_cli.storage import Kind
@@ -312,12 +314,16 @@ def test_scales_of_raw_scores_are_not_those_of_normalized_ones(tiny_runs: Path, 
         assert content["more_may_add"] is None  # the curves are of other measures
 
 
-def test_the_prior_is_used_for_a_lexical_and_a_dense_run_only(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
+def test_the_prior_is_used_for_bm25_and_a_dense_run_only(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
     again = search(tiny, split="test", index=tiny_runs / "dense", hits=3, output=tmp_path / "again.parquet")
     exact: dict[str, Any] = {"index": indexes(tiny_runs), "method": "weighted-sum", "missing": "exact"}
     copies = [Path(shutil.copy(path, tmp_path)) for path in both(tiny_runs)]
+    model = str(write_checkpoint(tmp_path / "model", "deepct"))
+    sparse = encode(tiny, model=model, architecture="deepct", output=tmp_path / "sparse")
+    learned = search(tiny, split="test", index=sparse, hits=4, output=tmp_path / "learned.parquet")
     cases: list[tuple[list[Path], dict[str, Any], bool]] = [(both(tiny_runs), {}, True), (both(tiny_runs), exact, True)]
     cases += [(copies, {}, True), ([both(tiny_runs)[1], again], {}, False)]
+    cases += [([learned, both(tiny_runs)[1]], {}, False)]
     cases += [(both(tiny_runs), options, False) for options in ({"missing": "min"}, {"methods": ["borda"]})]
     cases += [(both(tiny_runs), {**exact, "grid": "log"}, False)]
     for number, (pair, options, used) in enumerate(cases):

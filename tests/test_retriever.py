@@ -230,6 +230,13 @@ def test_weights_tuned_in_python_are_those_of_compose(tiny_runs: Path, tiny: Pat
     assert stored["scales"] == json.loads((tmp_path / "default/retriever.json").read_text())["scales"]
     copy = pickle.loads(pickle.dumps(made))
     assert copy.search("salt").equals(made.search("salt"))
+    in_memory = Retriever.of({path.name: open_index(path).index for path in sides}, depth=DEPTH)
+    runs_of = [
+        search(queries=paths[0], index=path, hits=DEPTH, output=tmp_path / f"{path.name}.parquet") for path in sides
+    ]
+    of_lists = json.loads(fuse(runs_of, output=tmp_path / "minmax.json", **{**how, "queries": None}).read_text())
+    assert of_lists["no_prior"] is None
+    assert in_memory.tuned(twice[0], twice[1], "MRR@10").recipe.weights == pytest.approx(of_lists["weights"])
     few = default.tuned(queries, qrels, "MRR@10")
     assert isinstance(few.index, Retriever)
     assert isinstance(default.index, Retriever)

@@ -93,7 +93,7 @@ class System:
     Attributes:
         kind: `lexical index`, `dense index`, `several runs` for a fused run, or `unknown origin` without a manifest.
         index: fingerprint of the index; of shards, of the first.
-        encoder: fingerprint of the encoder of a dense index, if the index still exists.
+        encoder: fingerprint of the encoder of the index, if the index still exists; None for BM25.
     """
 
     kind: str
@@ -105,7 +105,7 @@ class System:
         if self.kind != other.kind:
             return f"a run of {self._phrase}, not of {other._phrase}"
         if self.encoder and other.encoder and self.encoder != other.encoder:
-            return "a run of a dense index of another encoder"
+            return "a run of an index of another encoder"
         return None
 
     @property
@@ -128,7 +128,7 @@ def system_of(run: Path) -> System:
     kinds = {source["kind"] for source in indexes}
     if len(kinds) != 1:
         return System(_UNKNOWN)
-    found = sources(manifest, kinds=(Kind.DENSE_INDEX,)).values()
+    found = sources(manifest, kinds=_INDEXES).values()
     encoder = next((read_manifest(source.path).counts.get("encoder") for source in found), None)
     return System(str(kinds.pop()), indexes[0]["fingerprint"], encoder if isinstance(encoder, str) else None)
 

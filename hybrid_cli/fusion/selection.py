@@ -20,7 +20,7 @@ from hybrid_cli.errors import InputError
 Values = NDArray[np.float64]
 _TIE = 1e-12
 _NORMAL = 1.645  # 95% of a normal distribution is below it
-_CAUTION = 0.2  # standard deviations; it halves the largest loss on a collection for .0001 of the mean gain
+_CAUTION = 0.3  # standard deviations: no collection loses .005 on average, for .0002 of the mean gain
 _NOISE_QUERIES = 50  # that the noise of other collections counts for
 _REPEATS = 20  # partitions into folds
 FEWEST = 10  # judged queries, of which fewer change nothing

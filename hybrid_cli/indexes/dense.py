@@ -114,6 +114,7 @@ class DenseIndex(Index):
     gpus: tuple[int, ...] | None = ()
     allowed: np.ndarray | None = None
     encode: Callable[[pl.DataFrame], Vectors] | None = None
+    system = "dense"
 
     @cached_property
     def documents(self) -> Documents:

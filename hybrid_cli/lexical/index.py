@@ -128,6 +128,11 @@ class LexicalIndex(Index):
         return cls(Impacts.learned(Postings.open(folder / layout.IMPACTS), steps**-2), _docids(folder), queries=queries)
 
     @property
+    def system(self) -> str | None:  # type: ignore[override]
+        """See `Index`; None for learned weights."""
+        return None if np.isnan(self.k1) else "bm25"
+
+    @property
     def k1(self) -> float:
         """Saturation of term frequency."""
         return self.impacts.k1

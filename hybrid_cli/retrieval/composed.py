@@ -40,6 +40,11 @@ class Grouped(Index):
         return self.index.kind
 
     @property
+    def system(self) -> str | None:  # type: ignore[override]
+        """See `Index`."""
+        return self.index.system
+
+    @property
     def passages(self) -> Documents:  # type: ignore[override]
         """The passages."""
         return self.index.documents
@@ -107,6 +112,11 @@ class ShardedIndex(Index):
 
     parts: Sequence[Index]
     kind = "an index with shards"
+
+    @property
+    def system(self) -> str | None:  # type: ignore[override]
+        """See `Index`."""
+        return self.parts[0].system
 
     @cached_property
     def documents(self) -> Documents:

@@ -125,6 +125,7 @@ class MemoryVectors(Index):
     encoder: Encoder
     docids: pl.Series
     vectors: np.ndarray
+    system = "dense"
 
     @cached_property
     def documents(self) -> Documents:

@@ -294,7 +294,8 @@ class Retriever(Index):
         if not values.any():
             problem = "no hit of any judged query is relevant; check that the judgments are of these documents"
             raise InputError(problem, code="measure-always-zero", measure=measure)
-        dense = of_kinds.index(max(of_kinds)) if len(set(of_kinds)) == 2 == len(of_kinds) else None
+        systems = [side.system for side in self.sides.values()]
+        dense = systems.index("dense") if set(systems) == {"bm25", "dense"} and len(systems) == 2 else None
         table = shrunk(choices, values, untuned, dense, measure)
         row = select([table], tuning.FOLDS, tuning.SEED).row
         recipe = replace(self.recipe, weights=choices[row].weights)

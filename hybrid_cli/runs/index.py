@@ -154,6 +154,7 @@ class Index(ABC):
     passages: Documents | None = None  # of which the hits are documents
     hits_at_once = 1 << 22
     kind = "such an index"  # in messages
+    system: str | None = None  # bm25 or dense, where the curves of other collections hold
 
     @property
     @abstractmethod

@@ -291,7 +291,8 @@ def _report(path: Path, settings: Compose, stored: StoredRetriever, manifests: S
 def _worth_of_judging(manifests: Sequence[Sequence[Manifest]], measure: str) -> float | None:
     """Return the most that `FIRST_JUDGED` judged queries may add to the default; None where it is not known."""
     kinds = sorted(index[0].kind for index in manifests)
-    if kinds != [Kind.DENSE_INDEX, Kind.LEXICAL_INDEX] or measure not in MEASURES:
+    learned = any(index[0].kind == Kind.LEXICAL_INDEX and "encoder" in index[0].counts for index in manifests)
+    if kinds != [Kind.DENSE_INDEX, Kind.LEXICAL_INDEX] or learned or measure not in MEASURES:
         return None
     share = 1 - LEXICAL_SHARE
     prior = prior_of("weighted-sum", WEIGHTS, share, measure)

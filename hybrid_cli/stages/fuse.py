@@ -358,11 +358,11 @@ def _tune(job: FusionJob) -> Path:
     inputs = job.inputs() | {"qrels": judged.path} | ({} if judged.machine is None else {"machine": judged.machine})
     output = artifacts.output_of(settings, Kind.WEIGHTS, inputs, options, "fuse --tune")
     if not output.up_to_date:
-        judgments, sides = judged.by_rater("fuse", job.runs), lineage.sides(job.runs)
+        judgments = judged.by_rater("fuse", job.runs)
         queries = judgments[0]["qid"].n_unique()
         if "folds" in settings.given:
             check_folds(settings.folds, judged.path, queries)
-        content = _content(job, judgments, judged, sides)
+        content = _content(job, judgments, judged)
         output.write_json(content, queries=queries, trials=len(content["trials"]))
     terminal.show_tuned(tuned := read_json(settings.output))
     if not is_nested():
@@ -371,18 +371,17 @@ def _tune(job: FusionJob) -> Path:
     return settings.output
 
 
-def _content(
-    job: FusionJob, judgments: Sequence[pl.DataFrame], judged: RunJudgments, sides: tuple[str, str] | None
-) -> dict[str, Any]:
+def _content(job: FusionJob, judgments: Sequence[pl.DataFrame], judged: RunJudgments) -> dict[str, Any]:
     """Return the result of tuning, with the evidence by judgments of people; pseudo-queries are no evidence.
 
     Args:
         job: the runs and methods.
         judgments: see `RunJudgments.by_rater`.
         judged: the judgments.
-        sides: names of the dense and of the lexical run.
     """
-    dense = list(job.runs).index(sides[0]) if sides and len(job.runs) == 2 else None
+    sides = lineage.sides(job.runs) if len(job.runs) == 2 else None
+    learned = sides is not None and system_of(job.runs[sides[1]]).encoder is not None
+    dense = None if sides is None or learned else list(job.runs).index(sides[0])
     default = _default(job)
     tuned, reason = _tuned(job, judgments, judged.path, dense, default)
     content = tuned.content() | {"scaled_by": default.queries, "no_prior": reason, "verdict": None, "evidence": {}}
@@ -546,7 +545,7 @@ def _no_prior(job: FusionJob, family: MethodGrid, dense: int | None) -> str | No
     """Return why the curves of other collections are not those of the first method; None if they may be."""
     recipe = family.recipe
     if dense is None:
-        return "they are of two runs, one of a lexical and one of a dense index"
+        return "they are of two runs, one of BM25 and one of a dense index"
     if recipe.normalization or recipe.missing != METHODS[recipe.method].missing:
         return "--normalize or --missing changes the method"
     if recipe.sums_raw_scores and family.grid != "scaled":
