@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 41_108,
+    "code lines": 41_122,
     "files": 276,
     "commands": 38,
     "names of options": 239,
     "conditions": 158,
     "layers": 12,
-    "test lines": 41_461,
+    "test lines": 41_462,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
