@@ -211,11 +211,25 @@ def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
     assert (float(flat["low"]), float(flat["high"])) == tuple(content["runs"][2]["intervals"]["P@1"])
     half = f"±{(high - low) / 2:.3f}".replace("0.", ".")
     assert "| good\\|best | **1.0000ᵃ** ±.000 | **1.0000ᵃ** ±.000 |" in markdown
-    assert f"| bad (a) | .2500 {half} | .2500 {half} |" in markdown
+    assert f"| bad (a) | .2500ᵇ {half} | .2500ᵇ {half} |" in markdown  # significantly better than [none]
     assert (
         "± half the width of the 95% bootstrap interval of the mean (1,000 samples of the queries, seed 42)."
         in markdown
     )
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "latex"])
+def test_a_mark_is_on_the_better_run(tmp_path: Path, form: str) -> None:
+    """A baseline that is better has the letter of the other run, which gets one; a run without a difference has none."""
+    words = ["evaluate", *big(tmp_path), f"same={tmp_path}/1.parquet", "-m", "P@1", "--format", form]
+    done = hybrid(*words, "--baseline", "good|best", "--baseline", "bad")
+    text = done.out.replace("$^{", "").replace("}$", "") if form == "latex" else done.out
+    marks = {"ᵃ": "a", "ᵇ": "b", "ᶜ": "c", "ᵈ": "d"} if form == "latex" else {}
+    for row in ("1.0000ᵇᶜᵈ", ".2500ᶜ", ".0000", ".2500"):
+        assert "".join(marks.get(letter, letter) for letter in row) in text.replace("textbf{", "")
+    assert all(name in text.replace("\\", "") for name in ("bad (b)", "(c)", "same (d)"))
+    assert "↓" not in text
+    assert "downarrow" not in text
 
 
 QUERIES = 20

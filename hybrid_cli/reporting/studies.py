@@ -27,7 +27,7 @@ from hybrid_cli.evaluation.measures import parse_measures
 from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.reporting import summary as summaries
 from hybrid_cli.reporting.plan import OVERLAP, EvaluationPlan
-from hybrid_cli.reporting.summary import Summary, describe_test, different, legend, lettered
+from hybrid_cli.reporting.summary import Marks, Summary, describe_test, different, legend
 from hybrid_cli.reporting.tables import Result, Table, figure
 from hybrid_cli.storage import PROBABILITY, Kind
 
@@ -205,13 +205,11 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> Result:
         "comparisons": comparisons.fill_nan(None).to_dicts(),
         **{name: tests[name] for name in ("test", "correction", "alpha")},
     }
-    shown = [_rows_table(table, measures, summaries.marks(comparisons, baselines, tests), baselines)]
-    return Result([*shown, *_rows_legend(table, baselines, tests)], content, table.to_dicts())
+    marks = Marks.of(comparisons, baselines, tests)
+    return Result([_rows_table(table, measures, marks), *_rows_legend(table, marks, tests)], content, table.to_dicts())
 
 
-def _rows_table(
-    table: pl.DataFrame, measures: Sequence[str], letters: Mapping[tuple[str, str], str], baselines: Sequence[str]
-) -> Table:
+def _rows_table(table: pl.DataFrame, measures: Sequence[str], marks: Marks) -> Table:
     """Return one row per variant: means with marks, and deviations or, of a count of RoC, intervals."""
     rows: dict[str, list[str]] = {}
     for (row,), cells in table.group_by("row", maintain_order=True):
@@ -221,13 +219,13 @@ def _rows_table(
             if cell.get("low") is not None:
                 spread = f" ({figure(cell['low'])} to {figure(cell['high'])})"
             mean = "undefined" if cell["mean"] is None else figure(cell["mean"])
-            texts[cell["measure"]] = mean + letters.get((str(row), cell["measure"]), "") + spread
-        head = [summaries.with_letter(str(row), baselines), str(cells["seeds"][-1])]
+            texts[cell["measure"]] = mean + marks.better.get((str(row), cell["measure"]), "") + spread
+        head = [marks.named(str(row)), str(cells["seeds"][-1])]
         rows[str(row)] = [*head, *(texts.get(name, "") for name in measures)]
     return Table(["row", "seeds", *measures], list(rows.values()), stacked=True)
 
 
-def _rows_legend(table: pl.DataFrame, baselines: Sequence[str], tests: Mapping[str, Any]) -> Iterator[str]:
+def _rows_legend(table: pl.DataFrame, marks: Marks, tests: Mapping[str, Any]) -> Iterator[str]:
     yield "Mean ± standard deviation over the seeds."
     if "low" in table.columns:
         yield (
@@ -236,9 +234,9 @@ def _rows_legend(table: pl.DataFrame, baselines: Sequence[str], tests: Mapping[s
         )
     if table["mean"].has_nulls():
         yield "RoC is undefined where a seed has no query with a relevant document in its top hits."
-    if baselines:
+    if marks.letters:
         test = describe_test(tests, "all rows per measure", " on each query's mean over the seeds")
-        yield f"{summaries.marks_in_words(baselines)}: {test}."
+        yield f"{marks.in_words()}: {test}."
 
 
 def roc(values: pl.DataFrame, sparse: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -360,15 +358,15 @@ def _attack_tables(
 ) -> Iterator[Table]:
     """Yield a table per measure, with a row per system."""
     stars = set(different(against, drops.settings).select("run", "measure").iter_rows())
-    letters = summaries.significant(drops)
+    marks = drops.marks
     for measure in drops.measures:
         rows = []
         for system in drops.runs:
             found = [(system + mark, measure) for mark in names.values()]
             cells = [figure(summary.means[run]) + ("*" if run in stars else " ") for run in found]
             low, high = drops.ends[system, measure]
-            drop = f"{figure(drops.means[system, measure])}{letters.get((system, measure), '')}"
-            rows.append([lettered(drops, system), *cells, f"{drop} ±{figure((high - low) / 2, 3)}"])
+            drop = f"{figure(drops.means[system, measure])}{marks.better.get((system, measure), '')}"
+            rows.append([marks.named(system), *cells, f"{drop} ±{figure((high - low) / 2, 3)}"])
         yield Table(["system", *names, DROP], rows, measure, stacked=True)
 
 
@@ -395,7 +393,7 @@ def _drops_legend(drops: Summary, attacks: Sequence[str], missing: Mapping[str, 
         f"{DROP}: original minus the mean over {console.counted(attack=len(attacks))}, averaged over the queries. "
         f"* differs from the original: {describe_test(drops.settings, 'the attacks on a system')}."
     )
-    yield from legend(drops, more="drops more than", less="less")
+    yield from legend(drops, more="drops more than")
     if missing:
         some = ", ".join(f"{run} {number:,}" for run, number in missing.items())
         yield f"Judged queries without hits (scored 0): {some}."

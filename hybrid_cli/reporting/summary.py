@@ -18,7 +18,7 @@ from hybrid_cli.evaluation.measures import HOLE, uses_all_grades
 from hybrid_cli.reporting import complement
 from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.plan import EvaluationPlan
-from hybrid_cli.reporting.tables import BELOW, LETTERS, RAISED, Result, Table, count, figure, pseudo_note
+from hybrid_cli.reporting.tables import LETTERS, RAISED, Result, Table, count, figure, pseudo_note
 from hybrid_cli.reporting.verdict import Verdict
 
 _MAIN_MEASURE = "nDCG@10"
@@ -83,6 +83,11 @@ class Summary:
         """Return (run, measure) -> ends of the confidence interval."""
         rows = self.intervals.select("run", "measure", "low", "high").iter_rows()
         return {(run, name): (low, high) for run, name, low, high in rows}
+
+    @property
+    def marks(self) -> Marks:
+        """Return the letters of runs, and the marks of significantly better ones."""
+        return Marks.of(self.comparisons, self.baselines, self.settings)
 
     def queries(self, measure: str) -> int:
         """Count the queries behind the mean of a measure."""
@@ -215,20 +220,15 @@ def means_table(summary: Summary, spread: Callable[[float, float], str]) -> Tabl
         summary: runs and measures.
         spread: text of the ends of an interval.
     """
-    means, marked, rows, bold = summary.means, significant(summary), [], set()
+    means, marks, rows, bold = summary.means, summary.marks, [], set()
     top = {name: max(figure(means[run, name]) for run in summary.runs) for name in summary.measures}
     for number, run in enumerate(summary.runs):
-        rows.append([lettered(summary, run)])
+        rows.append([marks.named(run)])
         for at, name in enumerate(summary.measures, 1):
             mean = figure(means[run, name])
-            rows[-1].append(mean + marked.get((run, name), "") + spread(*summary.ends[run, name]))
+            rows[-1].append(mean + marks.better.get((run, name), "") + spread(*summary.ends[run, name]))
             bold |= {(number, at)} if mean == top[name] and len(summary.runs) > 1 else set()
     return Table(["run", *summary.measures], rows, bold=bold, stacked=True)
-
-
-def significant(summary: Summary) -> dict[tuple[str, str], str]:
-    """Return (run, measure) -> marks of the baselines that differ significantly."""
-    return marks(summary.comparisons, summary.baselines, summary.settings)
 
 
 def different(comparisons: pl.DataFrame, settings: Mapping[str, Any]) -> pl.DataFrame:
@@ -237,28 +237,41 @@ def different(comparisons: pl.DataFrame, settings: Mapping[str, Any]) -> pl.Data
     return comparisons.filter(p.is_not_nan() & (p < settings["alpha"]))
 
 
-def marks(
-    comparisons: pl.DataFrame, baselines: Sequence[str], settings: Mapping[str, Any]
-) -> dict[tuple[str, str], str]:
-    """Return (run, measure) -> letters of baselines that are significantly lower, then of those that are higher."""
-    found: dict[tuple[str, str], str] = {}
-    rows = different(comparisons, settings).select("run", "measure", "baseline", "difference").rows()
-    for run, measure, baseline, difference in sorted(rows, key=lambda row: bool(row[3] <= 0)):
-        mark = ("" if difference > 0 else BELOW) + RAISED[LETTERS[baselines.index(baseline)]]
-        found[run, measure] = found.get((run, measure), "") + mark
-    return found
+@dataclass(frozen=True)
+class Marks:
+    """The marks of a table: each says that a run is significantly better than the run of a letter.
 
-
-def marks_in_words(baselines: Sequence[str], more: str = "better than", less: str = "worse") -> str:
-    """Return the meaning of the letters: `ᵃ better than bm25, ᵇ better than dense (↓ᵃ worse)`.
-
-    Args:
-        baselines: names, in the order of their letters.
-        more, less: phrases for a mean above and below the baseline's.
+    Attributes:
+        letters: run -> letter: the baselines, then the runs below one of them, as far as there are letters.
+        better: (run, measure) -> raised letters of the runs that are significantly lower.
     """
-    letters = [RAISED[letter] for letter, _ in zip(LETTERS, baselines, strict=False)]
-    words = ", ".join(f"{letter} {more} {name}" for letter, name in zip(letters, baselines, strict=True))
-    return f"{words} ({BELOW}{letters[0]} {less})"
+
+    letters: Mapping[str, str]
+    better: Mapping[tuple[str, str], str]
+
+    @classmethod
+    def of(cls, comparisons: pl.DataFrame, baselines: Sequence[str], settings: Mapping[str, Any]) -> Marks:
+        """Return the marks of comparisons, by the settings of their tests."""
+        if comparisons.is_empty():
+            return cls({}, {})
+        rows = different(comparisons, settings).select("run", "baseline", "measure", "difference").rows()
+        pairs = [(run, base, name) if change > 0 else (base, run, name) for run, base, name, change in rows]
+        lettered = dict.fromkeys([*baselines, *(lower for _, lower, _ in pairs)])
+        letters = dict(zip(lettered, LETTERS, strict=False))
+        better: dict[tuple[str, str], str] = {}
+        for named, letter in letters.items():
+            for higher, lower, measure in pairs:
+                if lower == named:
+                    better[higher, measure] = better.get((higher, measure), "") + RAISED[letter]
+        return cls(letters, better)
+
+    def named(self, run: str) -> str:
+        """Return the name of a run, with its letter if it has one."""
+        return f"{run} ({self.letters[run]})" if run in self.letters else run
+
+    def in_words(self, more: str = "better than") -> str:
+        """Return the meaning of the letters: `ᵃ better than bm25, ᵇ better than dense`."""
+        return ", ".join(f"{RAISED[letter]} {more} {run}" for run, letter in self.letters.items())
 
 
 def counts_table(summary: Summary) -> Table:
@@ -268,29 +281,19 @@ def counts_table(summary: Summary) -> Table:
     return Table(["run", *names], rows, "Numbers of queries", stacked=True)
 
 
-def lettered(summary: Summary, run: str) -> str:
-    """Return the name of a run, with its letter if it is a baseline."""
-    return with_letter(run, summary.baselines) if len(summary.comparisons) else run
-
-
-def with_letter(run: str, baselines: Sequence[str]) -> str:
-    """Return the name of a run, with its letter if it is among the baselines."""
-    return f"{run} ({LETTERS[baselines.index(run)]})" if run in baselines else run
-
-
-def legend(summary: Summary, more: str = "better than", less: str = "worse") -> Iterator[str]:
+def legend(summary: Summary, more: str = "better than") -> Iterator[str]:
     """Yield the legend: intervals, marks and zeros.
 
     Args:
-        more, less: phrases for a mean above and below the baseline's.
+        summary: runs and measures.
+        more: phrase for a mean that is significantly higher.
     """
     settings = summary.settings
     draws = f"({settings['resamples']:,} samples of the queries, seed {settings['seed']})"
     yield f"± half the width of the {settings['confidence']:.0%} bootstrap interval of the mean {draws}."
     if len(summary.comparisons):
         family = f"{console.counted(comparison=len(summary.comparisons) // len(summary.measures))} per measure"
-        marked = marks_in_words(summary.baselines, more, less)
-        yield f"{marked}: {describe_test(settings, family)}; n = {_sizes(summary)}."
+        yield f"{summary.marks.in_words(more)}: {describe_test(settings, family)}; n = {_sizes(summary)}."
     if "pseudo_queries" in settings:
         yield pseudo_note(settings["pseudo_queries"])
     if settings["nothing_relevant"]:

@@ -23,12 +23,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII)
 LETTERS = "abcdefghijklmnoprstuvwxyz"  # one per baseline; q has no superscript in Unicode
 RAISED = dict(zip(LETTERS, "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True))
-BELOW = "↓"
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
 _SPECIAL |= {"|": r"\textbar{}", "`": r"\textasciigrave{}", "[": "{[}", "]": "{]}"}  # `\\\\ [` has an argument
 _SPECIAL |= {character: f"${character}$" for character in "<>"}
 _SPECIAL |= {character: f"\\{character}" for character in "&%$#_{}"}
-_LETTERS = {raised: letter for letter, raised in RAISED.items()} | {BELOW: r"\downarrow "}
+_LETTERS = {raised: letter for letter, raised in RAISED.items()}
 _MARKS = re.compile(f"[{''.join(_LETTERS)}]+")
 _INTERVAL = re.compile(r" (?=[±(])")
 _WIDEST = 120  # columns of a table whose cells are cut
