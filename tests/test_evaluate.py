@@ -16,6 +16,7 @@ from tiny_collection import write_lines
 from hybrid_cli import artifacts
 from hybrid_cli.commands import PrepareBeir, PrepareFiles
 from hybrid_cli.reporting.studies import drops_of, systems_and_attacks
+from hybrid_cli.reporting.tables import Table, latex_table
 from hybrid_cli.stages.evaluate import evaluate as evaluate_stage
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
@@ -230,6 +231,32 @@ def test_a_mark_is_on_the_better_run(tmp_path: Path, form: str) -> None:
     assert all(name in text.replace("\\", "") for name in ("bad (b)", "(c)", "same (d)"))
     assert "↓" not in text
     assert "downarrow" not in text
+
+
+def test_p_values_of_each_baseline_are_columns_on_request(tmp_path: Path) -> None:
+    inputs = [*big(tmp_path), "-m", "P@1", "--baseline", "bad", "--baseline", "good|best"]
+    rows = json.loads(hybrid("evaluate", *inputs, "--format", "json").out)["comparisons"]
+    p = next(row["p_t_corrected"] for row in rows if (row["run"], row["baseline"]) == ("[none]", "bad"))
+    done = hybrid("evaluate", *inputs, "--p-values", "--format", "markdown").out
+    assert "| run | P@1 | p (a) | p (b) |" in done
+    assert re.search(r"none.*\| \.0000 ±\.000 \| <\.001 \| <\.001 \|", done.replace("\\", ""))
+    assert p < 0.001
+    assert "p (a)" not in hybrid("evaluate", *inputs, "--format", "markdown").out
+    for others in (["--format", "json"], ["--study", "over-seeds"]):
+        assert hybrid("evaluate", *inputs, "--p-values", *others).is_problem("option-does-not-apply", option="p_values")
+
+
+def test_latex_has_captions_and_columns_of_counts_and_shares() -> None:
+    cells = [["a\nb", "10\n25.0% (10% to 40%)", ".5\u1d43 ±.1"], ["c", "7", ".4 ±.1"]]
+    table = Table(["run", "D_only", "m"], cells, "Title", ["note"], bold={(0, 1), (0, 2)})
+    plain, captioned = latex_table(table), latex_table(table, r"On \emph{mine}", "tab:mine")
+    assert r"run & \multicolumn{2}{r}{D\_only} & m \\" in plain
+    assert r"a b & \textbf{10} & 25.0\% (10\% to 40\%) & \textbf{.5$^{a}$} $\pm$.1 \\" in plain
+    assert r"c & 7 &  & .4 $\pm$.1 \\" in plain
+    assert r"\begin{tabular}{lrrr}" in plain
+    assert plain.startswith("Title\n")
+    begin = [r"\begin{table}", r"\centering", r"\caption{On \emph{mine}}", r"\label{tab:mine}"]
+    assert captioned.splitlines() == [*begin, *plain.splitlines()[2:], r"\end{table}"]
 
 
 QUERIES = 20

@@ -121,6 +121,7 @@ class Evaluate(MayWrite, Comparison):
         machine: Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that
             these correct.
         roc_against: Row: `--study over-seeds` adds the RoC of each row against this row, at the cutoff of Success@k.
+        p_values: Print the corrected p-values against each baseline.
         form: Format of the printed result.
         output: Parquet file for the values of all queries.
     """
@@ -146,13 +147,14 @@ class Evaluate(MayWrite, Comparison):
         + scope(_TEXTS, "queries", "corpus")
         + scope(when(complement=GIVEN, form=("table", "json", "markdown")), "show_queries")
         + scope(when(machine=None, complement=None), "condensed")
+        + scope(when(machine=None, compared=SEVERAL_RUNS, form=("table", "markdown", "latex")), "p_values")
     )
     cases = options_by(
         "study",
         {
             _ONE_COLLECTION: ("split", "qrels", "relevance_level", "remove_query", "residual_qrels", "answer_match"),
             _RUNS: ("measure", "baseline", "test", "correction", "overlap_with", "condensed", "seed", "output"),
-            None: ("complement", "machine"),
+            None: ("complement", "machine", "p_values"),
             "over-seeds": ("roc_against",),
             ("aggregate", "agreement"): ("measure",),
         },
@@ -165,6 +167,7 @@ class Evaluate(MayWrite, Comparison):
     study: Study | None = option(None, panel=STUDIES, choices=_STUDIES, recorded=False)
     machine: OptionalPath = option(None, panel=STUDIES)
     roc_against: str | None = option(None, panel=STUDIES)
+    p_values: bool = option(False, panel=TESTS, recorded=False)
     form: Format = option("table", "--format", recorded=False)
 
     def _has_several_runs(self) -> bool:

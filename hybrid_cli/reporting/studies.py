@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,8 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> Result:
         **{name: tests[name] for name in ("test", "correction", "alpha")},
     }
     marks = Marks.of(comparisons, baselines, tests)
-    return Result([_rows_table(table, measures, marks), *_rows_legend(table, marks, tests)], content, table.to_dicts())
+    shown = replace(_rows_table(table, measures, marks), notes=[*_rows_legend(table, marks, tests)])
+    return Result([shown], content, table.to_dicts())
 
 
 def _rows_table(table: pl.DataFrame, measures: Sequence[str], marks: Marks) -> Table:

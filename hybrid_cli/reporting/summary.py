@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import polars as pl
@@ -110,16 +111,20 @@ class Summary:
         against = max((run for run in self.baselines if run != best), key=lambda run: self.means[run, measure])
         return Verdict.of(measure, (against, wide[against].to_numpy()), (best, wide[best].to_numpy()))
 
-    def result(self) -> Result:
-        """Return the summary, or the study, in the form of every format."""
+    def result(self, p_values: bool = False) -> Result:
+        """Return the summary, or the study, in the form of every format.
+
+        Args:
+            p_values: add the corrected p-values to the table of the means.
+        """
         if self.study is not None:
             return self.study
         verdict = self.verdict
         compared = complement.result(self.complement) if self.complement else Result((), {})
+        means = means_table(self, lambda low, high: f" ±{figure((high - low) / 2, 3)}", p_values)
         blocks = [
-            means_table(self, lambda low, high: f" ±{figure((high - low) / 2, 3)}"),
+            replace(means, notes=[*legend(self)]),
             counts_table(self),
-            *legend(self),
             *compared.blocks,
             *([verdict.sentence()] if verdict else []),
         ]
@@ -213,22 +218,36 @@ def tests_of(settings: Comparison) -> dict[str, Any]:
     return {**fixed, **{name: getattr(settings, name) for name in names}}
 
 
-def means_table(summary: Summary, spread: Callable[[float, float], str]) -> Table:
+def means_table(summary: Summary, spread: Callable[[float, float], str], p_values: bool = False) -> Table:
     """Return a row per run: its name, and the means with marks and intervals; the best means are bold.
 
     Args:
         summary: runs and measures.
         spread: text of the ends of an interval.
+        p_values: add the corrected p-values against each baseline.
     """
     means, marks, rows, bold = summary.means, summary.marks, [], set()
+    against = {base: f"p ({marks.letters[base]})" for base in summary.baselines if p_values and base in marks.letters}
+    tests = summary.comparisons.iter_rows(named=True) if against else ()
+    p = {
+        (frozenset((row["run"], row["baseline"])), row["measure"]): row[f"p_{summary.settings['test']}_corrected"]
+        for row in tests
+    }
     top = {name: max(figure(means[run, name]) for run in summary.runs) for name in summary.measures}
     for number, run in enumerate(summary.runs):
         rows.append([marks.named(run)])
-        for at, name in enumerate(summary.measures, 1):
+        for name in summary.measures:
             mean = figure(means[run, name])
+            bold |= {(number, len(rows[-1]))} if mean == top[name] and len(summary.runs) > 1 else set()
             rows[-1].append(mean + marks.better.get((run, name), "") + spread(*summary.ends[run, name]))
-            bold |= {(number, at)} if mean == top[name] and len(summary.runs) > 1 else set()
-    return Table(["run", *summary.measures], rows, bold=bold, stacked=True)
+            rows[-1] += [p_text(p.get((frozenset((run, base)), name))) for base in against]
+    columns = [column for name in summary.measures for column in (name, *against.values())]
+    return Table(["run", *columns], rows, bold=bold, stacked=True)
+
+
+def p_text(p: float | None) -> str:
+    """Format a p-value: `.012`, `<.001`; empty for None, and for NaN, of a single query."""
+    return "" if p is None or isnan(p) else "<.001" if p < 0.001 else figure(p, 3)
 
 
 def different(comparisons: pl.DataFrame, settings: Mapping[str, Any]) -> pl.DataFrame:
@@ -335,7 +354,7 @@ def _sizes(summary: Summary) -> str:
 
 def show(summary: Summary, settings: Evaluate) -> None:
     """Print the result of `evaluate`."""
-    result = summary.result()
+    result = summary.result(settings.p_values)
     if settings.form == "table":
         result.show()
     else:

@@ -111,6 +111,11 @@ class Result:
     content: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]] = ()
 
+    @property
+    def tables(self) -> list[Table]:
+        """Return the tables."""
+        return [block for block in self.blocks if isinstance(block, Table)]
+
     def text(self, form: str) -> str:
         """Return the result as `json`, `csv`, `markdown` or `latex`."""
         if form == "json":
@@ -212,15 +217,36 @@ def markdown(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", console.one_line(text))
 
 
-def latex_table(table: Table) -> str:
-    r"""Return a `tabular` with rules of booktabs, its title and notes."""
-    rows = [list(map(latex, table.columns)), *([latex(cell) for cell in row] for row in table.rows)]
+def latex_table(table: Table, caption: str = "", label: str = "") -> str:
+    r"""Return a `tabular` with rules of booktabs, its title and notes; of a cell in bold, the first word is bold.
+
+    A count and its share, the two lines of a cell, are columns of their own.
+
+    Args:
+        table: the table.
+        caption, label: LaTeX of a `table` environment, which is written around the table if one of them is given; a
+            caption replaces the title.
+    """
+    wide = range(table.left, len(table.columns))
+    double = {at for at in wide if any("\n" in row[at] for row in table.rows)}
+
+    def written(at: int, cell: str) -> str:
+        return " & ".join(map(latex, cell.partition("\n")[::2])) if at in double else latex(cell)
+
+    rows = [[written(at, cell) for at, cell in enumerate(row)] for row in table.rows]
     for row, column in table.bold:
-        rows[row + 1][column] = rf"\textbf{{{rows[row + 1][column]}}}"
-    head, *body = (f"{' & '.join(row)} \\\\" for row in rows)
-    begin = rf"\begin{{tabular}}{{{'l' * table.left}{'r' * (len(table.columns) - table.left)}}}"
+        word, space, rest = rows[row][column].partition(" ")
+        rows[row][column] = rf"\textbf{{{word}}}{space}{rest}"
+    heads = [latex(name) for name in table.columns]
+    for at in double:
+        heads[at] = rf"\multicolumn{{2}}{{r}}{{{heads[at]}}}"
+    head, *body = (f"{' & '.join(row)} \\\\" for row in (heads, *rows))
+    begin = rf"\begin{{tabular}}{{{'l' * table.left}{'r' * (len(wide) + len(double))}}}"
     tabular = "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"])
-    return "\n\n".join([*([latex(table.title)] if table.title else []), tabular, *map(latex, table.notes)])
+    title = [latex(table.title)] if table.title and not caption else []
+    text = "\n\n".join([*title, tabular, *map(latex, table.notes)])
+    names = [rf"\{name}{{{value}}}" for name, value in (("caption", caption), ("label", label)) if value]
+    return "\n".join([r"\begin{table}", r"\centering", *names, text, r"\end{table}"]) if names else text
 
 
 def latex(text: str) -> str:
