@@ -221,7 +221,7 @@ def test_json_csv_and_markdown_have_the_same_figures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])
 def test_a_mark_is_on_the_better_run(tmp_path: Path, form: str) -> None:
-    """A baseline that is better has the letter of the other run, which gets one; a run without a difference has none."""
+    """A run that is significantly below a baseline gets a letter, and the baseline the mark."""
     words = ["evaluate", *big(tmp_path), f"same={tmp_path}/1.parquet", "-m", "P@1", "--format", form]
     done = hybrid(*words, "--baseline", "good|best", "--baseline", "bad")
     text = done.out.replace("$^{", "").replace("}$", "") if form == "latex" else done.out
