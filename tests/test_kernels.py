@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_postings import count
 
+from hybrid_cli import BM25
 from hybrid_cli.lexical import kernels, word_kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Impacts, Postings
@@ -195,8 +196,10 @@ index = BM25().index(texts)
 print(len(index.search([f"{text} {text}" for text in texts], 3)), "numba" in sys.modules)
 from hybrid_cli.lexical import index as lexical
 lexical.FEW_POSTINGS = 0
+print(len(index.search(texts, 3)), "hybrid_cli.lexical.kernels" in sys.modules)
+lexical.MANY_POSTINGS = 0
 with heard() as notices:
-    print(len(index.search(texts, 3)), "numba" in sys.modules)
+    print(len([index.search(texts, 3) for _ in "ab"][1]), "numba" in sys.modules)
 print(*(notice.code for notice in notices))
 """
 
@@ -207,8 +210,23 @@ def test_small_indexes_compile_nothing_and_a_compilation_is_noted(tmp_path: Path
         words = [sys.executable, "-c", FIRST_TOUCH]
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
-    assert lines() == ["15 False", "15 True", "compiling"]
-    assert lines() == ["15 False", "15 True", ""]  # compiled before
+    assert lines() == ["15 False", "15 True", "15 True", "compiling"]
+    assert lines() == ["15 False", "15 True", "15 True", ""]  # compiled before
+
+
+def test_kernels_read_what_exceeds_the_work_of_numpy_with_the_same_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is that of all searches of an index, so the kernels serve one that is open for long."""
+    monkeypatch.setattr("hybrid_cli.lexical.index.FEW_POSTINGS", 0)
+    monkeypatch.setattr("hybrid_cli.lexical.index.MANY_POSTINGS", 500)
+    monkeypatch.setattr(kernels, "is_compiled", lambda: False)
+    texts = [f"sea water {'salt ' * (number % 7)}" for number in range(100)]
+    index, searches = BM25().index(texts), list[str]()
+    for module in (kernels, keyed):
+        own = module.search
+        monkeypatch.setattr(module, "search", lambda *some, own=own: searches.append(own.__module__) or own(*some))
+    hits = [index.search(["sea water"], 20) for _ in range(4)]
+    assert [name.removeprefix("hybrid_cli.lexical.") for name in searches] == ["keys", "keys", "kernels", "kernels"]
+    assert all(each.equals(hits[0]) for each in hits)
 
 
 WITHOUT_CACHE = """

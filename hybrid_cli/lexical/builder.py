@@ -15,7 +15,6 @@ from hybrid_cli.lexical import english_numbers
 from hybrid_cli.lexical.analysis import ENGLISH, Analyzer
 from hybrid_cli.lexical.english_numbers import EnglishNumbers, Ints, Longs
 from hybrid_cli.lexical.impacts import Postings, positions_of_terms
-from hybrid_cli.lexical.keys import FEW_POSTINGS
 from hybrid_cli.threads import ThreadPool
 
 
@@ -108,6 +107,7 @@ def _sorted_terms(sources: dict[int, TermNumbers]) -> tuple[pl.Series, dict[int,
     return terms, {key: positions_of_terms(own, terms).astype(np.int32) for key, own in names.items()}
 
 
+FEW_POSTINGS = 1 << 22  # sorted by numpy in a second
 FIRST_LETTERS = 1 << 23  # of documents, analyzed by Python in 1.5 seconds; loops take 5 to be compiled
 _EMPTY = "\u2400"  # stands for an empty token
 _LONGEST = 255  # UTF-16 code units of a token that Lucene does not split

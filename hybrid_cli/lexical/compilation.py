@@ -30,8 +30,18 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
     return compiled
 
 
+def is_compiled(compiled: Any) -> bool:
+    """Return whether this process has compiled a function of `jit`, or an earlier one, which stored the code."""
+    return bool(getattr(compiled, "signatures", True) or getattr(compiled._cache, "stored", None))
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
     """The cache of a function, which stays empty where the disk is full or the folder became read-only."""
+
+    @property
+    def stored(self) -> Any:
+        """Names of stored code by signature."""
+        return self._cache_file._load_index()
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return the stored code of a signature, or None before it is compiled, with a note after a second."""

@@ -26,15 +26,16 @@ from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
-from hybrid_cli.lexical.keys import FEW_POSTINGS, Bags
+from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
 
-FEW_QUERIES = 4  # the first ones of an index, searched with numpy: less time than importing numba
-_READ = 1 << 24  # postings that numpy reads in a call, in a second
+FEW_QUERIES = 4  # whose terms are looked up one by one: less time than a join
+FEW_POSTINGS = 1 << 24  # read by numpy in half a second, in which numba can be imported
+MANY_POSTINGS = 1 << 27  # read by numpy in 3 to 4 seconds; kernels that no process has compiled yet take 5 to 8
 
 
 class QueryWeights(Protocol):
@@ -52,7 +53,7 @@ class _Shared:
     ):
         self.postings, self.documents, self.language = postings, Documents(docids), language
         self._queries = queries
-        self.served = 0  # queries so far
+        self.read = 0  # postings of the queries so far
 
     @cached_property
     def queries(self) -> TextAnalyzer | QueryWeights:
@@ -274,12 +275,14 @@ class LexicalIndex(Index):
         return counts, best
 
     def _compiled(self, bags: Bags) -> bool:
-        """Count queries, and return whether kernels serve them: importing numba takes longer than little work."""
-        self._shared.served += len(bags)
-        postings = self.impacts.postings
-        if len(postings) <= FEW_POSTINGS:
-            return int((postings.indptr[bags.terms + 1] - postings.indptr[bags.terms]).sum()) > _READ
-        return self._shared.served > FEW_QUERIES
+        """Count the postings of queries, and return whether kernels read them; numpy finds the same bits."""
+        indptr = self.impacts.postings.indptr
+        self._shared.read += int((indptr[bags.terms + 1] - indptr[bags.terms]).sum())
+        if self._shared.read <= FEW_POSTINGS:
+            return False
+        from hybrid_cli.lexical import kernels
+
+        return self._shared.read > MANY_POSTINGS or kernels.is_compiled()
 
     def kernel_arguments(self, bags: Bags) -> tuple[keyed.Queries, keyed.Matrix]:
         """Return analyzed queries, their terms by falling weight, and the matrix, in the form of the kernels."""

@@ -820,6 +820,11 @@ def _guess(query: int, number: int, hits: int, documents: Any, queries: Any, mat
     return score[0]
 
 
+def is_compiled() -> bool:
+    """Return whether this process or an earlier one has compiled `search`."""
+    return compilation.is_compiled(_search)
+
+
 def search(hits: int, documents: Any, queries: Any, matrix: Any, bounds: Any, counts: Any, best: Any) -> None:
     """Rank documents for queries.
 

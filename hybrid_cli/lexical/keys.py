@@ -21,6 +21,7 @@ LOWEST = np.uint64(0xFFFFFFFF)
 TENTH = 10
 PART_BITS = 16  # a part of the corpus has 65,536 documents
 FEW_POSTINGS = 1 << 22  # of an index, sorted in a second and searched in milliseconds per query by numpy
+_SPARSE = 16  # a query with so many documents per posting has its postings sorted; others have a sum per document
 _FEWEST = 8  # queries of a piece
 SMALLEST = np.finfo(np.float32).tiny  # positive and normal: subnormal numbers are slow
 
@@ -147,8 +148,8 @@ def rows_of(matrix: Matrix, term: int) -> npt.NDArray[np.int32]:
     return lows | np.repeat(np.arange(matrix.parts, dtype=np.int32) << PART_BITS, counts)
 
 
-def _scored(queries: Queries, query: int, matrix: Matrix) -> tuple[Array, Array]:
-    """Return the rows of the documents with a term of a query, ascending, and their scores (float32)."""
+def _scored(queries: Queries, query: int, matrix: Matrix, documents: int) -> tuple[Array, Array]:
+    """Return rows, ascending, with those of all documents that have a term of a query, and their scores (float32)."""
     rows_of_terms, shares = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for at in range(queries.ends[query], queries.ends[query + 1]):
         weight, term = queries.weights[at], queries.terms[at]
@@ -157,7 +158,9 @@ def _scored(queries: Queries, query: int, matrix: Matrix) -> tuple[Array, Array]
         rows_of_terms.append(rows)
         one = np.float32(1)
         shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))
-    rows, positions = np.unique(np.concatenate(rows_of_terms), return_inverse=True)
+    rows = np.concatenate(rows_of_terms)
+    few = _SPARSE * len(rows) < documents
+    rows, positions = np.unique(rows, return_inverse=True) if few else (np.arange(documents), rows)
     sums = np.bincount(positions, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
     return rows, sums.astype(np.float32)
 
@@ -167,7 +170,7 @@ def score_pairs(numbers: Array, documents: Array, queries: Queries, matrix: Matr
     out, by_query = np.zeros(len(numbers), np.float32), np.argsort(numbers, kind="stable")
     asked, begins = np.unique(numbers[by_query], return_index=True)
     for query, mine in zip(asked, np.split(by_query, begins[1:]), strict=False):
-        rows, scores = _scored(queries, query, matrix)
+        rows, scores = _scored(queries, query, matrix, matrix.parts << PART_BITS)
         at = np.searchsorted(rows, documents[mine])
         within = at < len(rows)
         mine, at = mine[within], at[within]
@@ -181,12 +184,11 @@ def search(
 ) -> None:
     """Rank documents as `kernels.search` does, with the same arithmetic and so the same bits; see there."""
     for query in range(len(counts)):
-        rows, scores = _scored(queries, query, matrix)
-        kept = scores >= SMALLEST if allowed is None else (scores >= SMALLEST) & allowed[rows]
-        bits = (scores.view(np.uint32) * kept).astype(np.uint64)  # 0 for no hit
-        keys = (bits << HALF) | (LOWEST - order[rows].astype(np.uint64))
-        if len(keys) > hits:
-            keys = np.partition(keys, len(keys) - hits)[len(keys) - hits :]
-        keys = keys[keys > LOWEST]
+        rows, scores = _scored(queries, query, matrix, len(order))
+        kept = np.flatnonzero(scores >= SMALLEST if allowed is None else (scores >= SMALLEST) & allowed[rows])
+        if len(kept) > hits:
+            kept = kept[scores[kept] >= np.partition(scores[kept], len(kept) - hits)[len(kept) - hits]]
+        bits = scores[kept].view(np.uint32).astype(np.uint64)
+        keys = np.sort((bits << HALF) | (LOWEST - order[rows[kept]].astype(np.uint64)))[::-1][:hits]
         counts[query] = len(keys)
-        best[query, : len(keys)] = np.sort(keys)[::-1]
+        best[query, : len(keys)] = keys
