@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from command import raises
 from hypothesis import given, settings
@@ -15,14 +16,15 @@ from small_postings import Spaces, count, flat, small_index
 
 from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
-from hybrid_cli.lexical import impacts
+from hybrid_cli.lexical import analyze, impacts
 from hybrid_cli.lexical.build import store_statistics
-from hybrid_cli.lexical.builder import PostingsBuilder
+from hybrid_cli.lexical.builder import PostingsBuilder, TermNumbers
 from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, decode_length, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import rows_of
 from hybrid_cli.retrieval.in_memory import BM25
 from hybrid_cli.storage import layout
+from hybrid_cli.threads import ThreadPool
 from hybrid_cli.training.teachers import Bm25Scorer, PostingsScorer
 
 K1, B = 0.9, 0.4
@@ -151,16 +153,28 @@ def test_nothing_has_no_postings(few: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert (len(nothing), nothing.terms.to_list(), nothing.lengths.tolist()) == (0, [], [])
 
 
-@pytest.mark.parametrize("letters", [-1, 100])
-def test_compiled_loops_and_python_count_the_same_terms(letters: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all texts, or of the texts after the first ones."""
-    texts = [f"Word{number % 71}'s \u2603 \u6771\u4eac caf\u00c9s {number} running" for number in range(3000)]
-    whole = BM25().index(texts).impacts.postings
-    monkeypatch.setattr("hybrid_cli.lexical.builder.FIRST_LETTERS", letters)
-    made = BM25().index(texts).impacts.postings
+@given(
+    st.lists(
+        st.text("aAs \u00e9\u2019'.,;:#*\"-_1\t\n\u2603\u6771\u0300\u05d0\u20e3", max_size=30), min_size=1, max_size=9
+    )
+)
+def test_distinct_pieces_have_the_terms_of_whole_texts(texts: list[str]) -> None:
+    """Documents are cut where no word is cut, and each distinct piece is analyzed once."""
+    whole, made = count(analyze(texts)), BM25(fields=("text",)).index(texts).impacts.postings
     assert made.terms.equals(whole.terms)
     for name in ("indptr", "rows", "tfs", "lengths"):
         np.testing.assert_array_equal(getattr(made, name), getattr(whole, name))
+
+
+def test_many_threads_number_terms_once() -> None:
+    numbers, words = TermNumbers(), [f"w{number}" for number in range(20_000)]
+    with ThreadPool(8) as pool:
+        found = list(
+            pool.map(numbers.number, [pa.array(words[start:] + words[:start]) for start in range(0, 800, 100)])
+        )
+    assert sorted(found[0].tolist()) == list(range(len(words)))
+    for start, each in zip(range(0, 800, 100), found, strict=True):
+        assert [numbers.terms()[number] for number in each] == words[start:] + words[:start]
 
 
 @given(corpora, words, st.data())

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybrid_cli.errors import HybridError, option_error
-from hybrid_cli.lexical import english_numbers, jvm
+from hybrid_cli.lexical import english_words, jvm
 
 ENGLISH = "en"
 STACKING = ("pl", "uk")  # analyzers that put several stems at one position, counted once in Lucene's length
 FIELD = "contents"
 TEXTS_PER_CALL = 32
-FEW_LETTERS = 1 << 20  # of a call, analyzed by `lexical.english_numbers`
+_PIECES = 1 << 20  # of texts, whose terms are kept: a collection repeats them
 _MARKER = "7h4e0b2r1i6d9"  # neither a stop word nor stemmed, and unlikely in a text
 _BETWEEN = f"\n{_MARKER}\n"
 _BYTE_ORDER_MARKS = "\ufeff\ufffe"
@@ -117,6 +116,7 @@ class LazyAnalyzer:
 
     def __init__(self, language: str = ENGLISH):
         self.language = language
+        self._terms = lru_cache(_PIECES)(english_words.terms_of)
 
     @cached_property
     def _java(self) -> Analyzer:
@@ -124,24 +124,20 @@ class LazyAnalyzer:
 
     def analyze(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each text."""
-        terms = self._few(texts)
-        return _split(*self.tokens(texts)) if terms is None else terms
+        return english_words.analyze(texts) if self.language == ENGLISH else self._java.analyze(texts)
 
     def tokens(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
         """Return the tokens of all texts, concatenated, and the number of tokens of each."""
         if self.language != ENGLISH:
             return self._java.tokens(texts)
-        terms = self._few(texts)
-        if terms is not None:
-            return pa.array(list(chain.from_iterable(terms)), pa.string()), np.array([*map(len, terms)], np.int64)
-        numbers = english_numbers.EnglishNumbers()
-        tokens, lengths = numbers.number(pa.array(texts, pa.large_string()))
-        return numbers.terms().take(pa.array(tokens)).cast(pa.string()), lengths
+        tokens, lengths = self.document_tokens(pa.array(texts, pa.large_string()))
+        return tokens.cast(pa.string()), lengths
 
-    def _few(self, texts: Sequence[str]) -> list[list[str]] | None:
-        """Return the tokens of a few English texts, in less time than numba needs to be imported."""
-        few = self.language == ENGLISH and sum(map(len, texts)) <= FEW_LETTERS
-        return english_numbers.analyze(texts) if few else None
+    def document_tokens(self, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+        """Return the tokens of documents; see `Analyzer`."""
+        if self.language != ENGLISH:
+            return self._java.document_tokens(texts.to_pylist())
+        return english_words.tokens_of(texts, self._terms)
 
 
 def _split(tokens: pa.StringArray, lengths: npt.NDArray[np.int64]) -> list[list[str]]:

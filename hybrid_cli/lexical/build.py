@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue, SimpleQueue
+from queue import Queue
 from types import TracebackType
 from typing import Any
 
@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from hybrid_cli import storage
 from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import lucene
-from hybrid_cli.lexical.analysis import ENGLISH, STACKING, Analyzer
-from hybrid_cli.lexical.builder import Counted, PostingsBuilder, TermNumbers, count, next_numbers, numbers_of
+from hybrid_cli.lexical.analysis import ENGLISH, STACKING, LazyAnalyzer
+from hybrid_cli.lexical.builder import Counted, PostingsBuilder, TermNumbers, count
 from hybrid_cli.lexical.impacts import Postings, save_array
 from hybrid_cli.lexical.options import weighted_fields
 from hybrid_cli.storage import disk, layout
@@ -110,20 +110,21 @@ def build(
             kept = (
                 pl.DataFrame(schema={"docid": pl.String}) if base is None else base.kept().filter("kept").drop("kept")
             )
-            builder, docids = PostingsBuilder(min(threads, _MOST_COUNTERS)) if missing else None, [kept]
+            builder, docids = PostingsBuilder(min(threads, _MOST_COUNTERS)), [kept]
+            counters = _Counters(fields, language, builder.numbers, lucene_missing)
             indexing = stack.enter_context(_Lucene(folder, language, threads, base)) if lucene_missing else None
-            for part in _counted(corpus(), fields, language, threads, indexing is not None):
-                docids.append(part.documents.select("docid"))
+            for documents, counted in counters.counted(corpus(), threads):
+                docids.append(documents.select("docid"))
                 if indexing is not None:
-                    indexing.add(part.documents)
-                if builder is not None:
-                    builder.add_counted(part.numbers, part.counted)
-                advance(len(part.documents))
+                    indexing.add(documents)
+                if missing:
+                    builder.add_counted(counted)
+                advance(len(documents))
             with disk.create(folder / layout.DOCIDS) as file:
                 pl.concat(docids).write_parquet(file, compression="zstd")
             if indexing is not None:
                 indexing.end()
-            if builder is not None:
+            if missing:
                 _save(builder.finish(), folder, base)
     if with_lucene:
         _compare_counts(folder)
@@ -151,56 +152,54 @@ def _compare_counts(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Counted documents.
+class _Counters:
+    """Count the terms of batches of documents.
 
     Attributes:
-        documents: docid; contents for Lucene if it is built: terms separated by spaces, or a text that it analyzes.
-        numbers: the terms of `counted`.
-        counted: the term frequencies.
+        fields: indexed fields.
+        language: language of the analyzer.
+        numbers: numbers of the terms.
+        for_lucene: whether Lucene's index is built.
     """
 
-    documents: pl.DataFrame
+    fields: Sequence[str]
+    language: str
     numbers: TermNumbers
-    counted: Counted
+    for_lucene: bool
 
+    def counted(self, batches: Iterable[pa.RecordBatch], threads: int) -> Iterator[tuple[pl.DataFrame, Counted]]:
+        """Count in several threads; yield the documents in order, and the frequencies of their terms.
 
-def _counted(
-    batches: Iterable[pa.RecordBatch], fields: Sequence[str], language: str, threads: int, for_lucene: bool
-) -> Iterator[_Part]:
-    """Count the terms of batches of documents in several threads; yield them in order."""
-    workers = min(threads, _MOST_COUNTERS) if language == ENGLISH else 1
-    analyzer = None if language == ENGLISH else Analyzer(language)
-    idle: SimpleQueue[TermNumbers] = SimpleQueue()
-    for _ in range(workers):
-        idle.put(numbers_of(language, analyzer, workers))
-
-    def work(batch: pa.RecordBatch) -> _Part:
-        documents, numbers = contents(batch, fields), idle.get()
-        try:
-            counted = count(*numbers.number(documents["contents"].to_arrow()), numbers.places)
-            if not for_lucene:
-                documents = documents.select("docid")
-            elif language not in STACKING:
-                documents = documents.with_columns(_spelled(counted, numbers.spellings()))
-            return _Part(documents, numbers, counted)
-        finally:
-            idle.put(next_numbers(numbers))
-
-    with ThreadPool(workers) as pool:
-        waiting: deque[Future[_Part]] = deque()
-        for batch in batches:
-            waiting.append(pool.submit(work, batch))
-            if len(waiting) > 2 * workers:
+        Documents have docid, and for Lucene contents: terms separated by spaces, or a text that it analyzes.
+        """
+        workers = min(threads, _MOST_COUNTERS) if self.language == ENGLISH else 1
+        analyzer = LazyAnalyzer(self.language)
+        analyzer.analyze([])  # starts Java for the languages that need it
+        with ThreadPool(workers) as pool:
+            waiting: deque[Future[tuple[pl.DataFrame, Counted]]] = deque()
+            for batch in batches:
+                waiting.append(pool.submit(self._batch, batch, analyzer))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+
+    def _batch(self, batch: pa.RecordBatch, analyzer: LazyAnalyzer) -> tuple[pl.DataFrame, Counted]:
+        documents = contents(batch, self.fields)
+        tokens, lengths = analyzer.document_tokens(documents["contents"].to_arrow())
+        counted = count(self.numbers.number(tokens), lengths)
+        if not self.for_lucene:
+            documents = documents.select("docid")
+        elif self.language not in STACKING:
+            documents = documents.with_columns(_spelled(counted, self.numbers))
+        return documents, counted
 
 
-def _spelled(counted: Counted, spellings: pa.Array) -> pl.Series:
+def _spelled(counted: Counted, numbers: TermNumbers) -> pl.Series:
     """Return the terms of each document, each as often as it occurs, separated by spaces."""
     ends = np.concatenate(([0], np.cumsum(counted.lengths)))
-    tokens = spellings.take(pa.array(np.repeat(counted.terms, counted.tfs)))
+    used, positions = np.unique(counted.terms, return_inverse=True)
+    tokens = numbers.spellings(used).take(pa.array(np.repeat(positions, counted.tfs)))
     texts = pc.binary_join(pa.LargeListArray.from_arrays(pa.array(ends), tokens), pa.scalar(" ", tokens.type))
     return pl.Series("contents", pl.from_arrow(texts), dtype=pl.String)
 
@@ -233,11 +232,10 @@ def build_shards(
     """
     if language in STACKING:
         raise option_error("shards", None, f"not with --language {language}; omit it", code="option-does-not-apply")
-    analyzer, batches = None if language == ENGLISH else Analyzer(language), iter(corpus())
+    analyzer, batches = LazyAnalyzer(language), iter(corpus())
     rest: pa.RecordBatch | None = None
     for number, size in enumerate(sizes, first):
-        builder, numbers = PostingsBuilder(), numbers_of(language, analyzer)
-        docids, missing = [pl.DataFrame(schema={"docid": pl.String})], size
+        builder, docids, missing = PostingsBuilder(), [pl.DataFrame(schema={"docid": pl.String})], size
         done = (folder / layout.shard(number)).is_dir()
         while missing:
             batch = rest if rest is not None and len(rest) else next(batches, None)
@@ -247,9 +245,8 @@ def build_shards(
             mine, rest = batch.slice(0, missing), batch.slice(missing)
             missing -= len(mine)
             if not done:
-                numbers = next_numbers(numbers)
                 texts = contents(mine, fields)
-                builder.add_counted(numbers, count(*numbers.number(texts["contents"].to_arrow()), numbers.places))
+                builder.add(*analyzer.document_tokens(texts["contents"].to_arrow()))
                 docids.append(texts.select("docid"))
             advance(len(mine))
         if not done:

@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli.lexical import english_numbers
-from hybrid_cli.lexical.analysis import ENGLISH, Analyzer
-from hybrid_cli.lexical.english_numbers import EnglishNumbers, Ints, Longs
-from hybrid_cli.lexical.impacts import Postings, positions_of_terms
+from hybrid_cli.lexical.english_words import Longs
+from hybrid_cli.lexical.impacts import Ints, Postings
 from hybrid_cli.threads import ThreadPool
+
+FEW_POSTINGS = 1 << 22  # sorted by numpy in a second
 
 
 class PostingsBuilder:
-    """Collects documents block by block; memory holds two integers per posting, and the dictionaries.
+    """Collects documents block by block; memory holds two integers per posting, and the dictionary.
 
     Args:
         threads: threads that sort the postings, each those of some terms.
+
+    Attributes:
+        numbers: numbers of the terms.
     """
 
     def __init__(self, threads: int = 1) -> None:
+        self.numbers = TermNumbers()
         self._threads = threads
-        self._tokens = TokenNumbers()
-        self._blocks: list[tuple[TermNumbers, Counted]] = []
+        self._blocks: list[Counted] = []
 
-    def add(self, tokens: pa.StringArray, lengths: Longs) -> None:
+    def add(self, tokens: pa.Array, lengths: Longs) -> None:
         """Add documents.
 
         Args:
             tokens: tokens of all documents, concatenated.
             lengths: number of tokens of each document.
         """
-        numbers = self._tokens.number_tokens(tokens)
-        self.add_counted(self._tokens, count(numbers, lengths, self._tokens.places))
+        self.add_counted(count(self.numbers.number(tokens), lengths))
 
     def add_weights(self, terms: pa.DictionaryArray, weights: Ints, distinct: Longs) -> None:
         """Add documents with learned weights.
@@ -50,34 +51,39 @@ class PostingsBuilder:
         """
         documents = np.repeat(np.arange(len(distinct)), distinct)
         lengths = np.bincount(documents, weights, len(distinct)).astype(np.int64)
-        self.add_counted(self._tokens, Counted(lengths, distinct, self._tokens.number_tokens(terms), weights))
+        self.add_counted(Counted(lengths, distinct, self.numbers.number(terms), weights))
 
-    def add_counted(self, numbers: TermNumbers, counted: Counted) -> None:
-        """Add documents whose terms have some numbers."""
-        self._blocks.append((numbers, counted))
+    def add_counted(self, counted: Counted) -> None:
+        """Add documents whose terms have the numbers of `numbers`."""
+        self._blocks.append(counted)
 
     def finish(self) -> Postings:
         """Return the postings sorted by term. The builder cannot be used afterwards."""
-        terms, ranks = _sorted_terms({id(numbers): numbers for numbers, _ in self._blocks})
+        names, nothing = pl.Series("term", self.numbers.terms(), pl.String), np.zeros(0, np.int32)
+        by_name = names.arg_sort().to_numpy()
+        terms, ranks = names.gather(by_name), np.empty(len(names), np.int32)
+        ranks[by_name] = np.arange(len(names), dtype=np.int32)
         df = np.zeros(len(terms), np.int64)
-        for numbers, block in self._blocks:
-            np.add.at(df, ranks[id(numbers)][block.terms], 1)
-        lengths = np.concatenate([np.zeros(0, np.int64), *(block.lengths for _, block in self._blocks)]).astype(
-            np.int32
-        )
+        for block in self._blocks:
+            df += np.bincount(ranks[block.terms], minlength=len(terms))
+        lengths = np.concatenate([nothing, *(block.lengths for block in self._blocks)]).astype(np.int32)
         if df.sum() <= FEW_POSTINGS:
-            return self._sorted(terms, ranks, df, lengths)
+            words = ranks[np.concatenate([nothing, *(block.terms for block in self._blocks)])]
+            tfs = np.concatenate([nothing, *(block.tfs for block in self._blocks)])
+            distinct = np.concatenate([nothing, *(block.distinct for block in self._blocks)])
+            by_term, documents = np.argsort(words, kind="stable"), np.repeat(np.arange(len(distinct)), distinct)
+            rows = documents[by_term].astype(np.int32)
+            return Postings.of(terms, np.concatenate(([0], np.cumsum(df))), rows, tfs[by_term], lengths)
         from hybrid_cli.lexical import kernels
 
-        largest = max((int(block.tfs.max(initial=0)) for _, block in self._blocks), default=0)
+        largest = max((int(block.tfs.max(initial=0)) for block in self._blocks), default=0)
         postings = Postings.empty(terms, df, largest, lengths)
         matrix, cursor = postings.matrix(None), postings.indptr[:-1].copy()
 
         def fill(begin: int, end: int) -> None:
             first = 0
-            for numbers, block in self._blocks:
-                words = ranks[id(numbers)][block.terms]
-                kernels.scatter(first, block.distinct, words, block.tfs, (begin, end), cursor, matrix)
+            for block in self._blocks:
+                kernels.scatter(first, block.distinct, ranks[block.terms], block.tfs, (begin, end), cursor, matrix)
                 first += len(block.lengths)
 
         equal = np.arange(1, self._threads) * len(postings) // self._threads
@@ -88,27 +94,7 @@ class PostingsBuilder:
         self._blocks.clear()  # larger than the postings
         return postings
 
-    def _sorted(self, terms: pl.Series, ranks: dict[int, Ints], df: Longs, lengths: Ints) -> Postings:
-        """Return few postings, sorted by numpy in less time than numba needs to be imported."""
-        nothing, blocks = np.zeros(0, np.int32), [block for _, block in self._blocks]
-        words = np.concatenate([nothing, *(ranks[id(numbers)][block.terms] for numbers, block in self._blocks)])
-        tfs = np.concatenate([nothing, *(block.tfs for block in blocks)])
-        distinct = np.concatenate([nothing, *(block.distinct for block in blocks)])
-        by_term, documents = np.argsort(words, kind="stable"), np.repeat(np.arange(len(distinct)), distinct)
-        rows = documents[by_term].astype(np.int32)
-        return Postings.of(terms, np.concatenate(([0], np.cumsum(df))), rows, tfs[by_term], lengths)
 
-
-def _sorted_terms(sources: dict[int, TermNumbers]) -> tuple[pl.Series, dict[int, Ints]]:
-    """Return the terms of several numberings in string order, and for each numbering the positions of its terms."""
-    names = {key: pl.Series(pl.from_arrow(numbers.terms()), dtype=pl.String) for key, numbers in sources.items()}
-    terms = pl.concat([pl.Series("term", [], pl.String), *(own.alias("term") for own in names.values())])
-    terms = (terms if len(names) == 1 else terms.unique()).sort()
-    return terms, {key: positions_of_terms(own, terms).astype(np.int32) for key, own in names.items()}
-
-
-FEW_POSTINGS = 1 << 22  # sorted by numpy in a second
-FIRST_LETTERS = 1 << 23  # of documents, analyzed by Python in 1.5 seconds; loops take 5 to be compiled
 _EMPTY = "\u2400"  # stands for an empty token
 _LONGEST = 255  # UTF-16 code units of a token that Lucene does not split
 _SPACE = re.compile(r"\s")
@@ -130,56 +116,31 @@ class Counted:
     tfs: Ints
 
 
-class TermNumbers(Protocol):
-    """Numbers the terms of texts in the order of their first occurrence; for one thread at a time."""
+class TermNumbers:
+    """Numbers terms in the order of their first occurrence, for any number of threads."""
 
-    def number(self, texts: pa.Array) -> tuple[Ints, Longs]:
-        """Return the number of each token of some texts, concatenated, and the tokens of each text."""
+    def __init__(self) -> None:
+        self._numbers = defaultdict[str, int]()
+        self._numbers.default_factory = self._numbers.__len__  # without a step of Python, so no other thread is between
 
-    def terms(self) -> pa.Array:
-        """Return the terms by number."""
-
-    def spellings(self) -> pa.Array:
-        """Return the terms by number, such that each is one token where Lucene splits at spaces."""
-
-    @property
-    def places(self) -> Ints | None:
-        """Memory of one integer per term, for `count`; None where numpy counts."""
-
-
-class TokenNumbers:
-    """Numbers tokens, of Lucene's analyzer if there is one."""
-
-    def __init__(self, analyzer: Analyzer | None = None):
-        self._analyzer, self._numbers = analyzer, dict[str, int]()
-
-    def number(self, texts: pa.Array) -> tuple[Ints, Longs]:
-        """See `TermNumbers`."""
-        assert self._analyzer is not None
-        tokens, lengths = self._analyzer.document_tokens(texts.to_pylist())
-        return self.number_tokens(tokens), lengths
-
-    def number_tokens(self, tokens: pa.Array) -> Ints:
+    def number(self, tokens: pa.Array) -> Ints:
         """Return the number of each token."""
         encoded = tokens if isinstance(tokens, pa.DictionaryArray) else tokens.dictionary_encode()
         indices = encoded.indices.to_numpy(zero_copy_only=False)
-        used, positions = np.unique(indices, return_inverse=True)
-        names = encoded.dictionary.take(pa.array(used)).to_pylist()
-        numbers = [self._numbers.setdefault(name, len(self._numbers)) for name in names]
-        return np.array(numbers, np.int32)[positions]
+        used = np.flatnonzero(np.bincount(indices, minlength=len(encoded.dictionary)))
+        numbers = np.empty(len(encoded.dictionary), np.int32)
+        numbers[used] = [self._numbers[name] for name in encoded.dictionary.take(pa.array(used)).to_pylist()]
+        found: Ints = numbers[indices]
+        return found
 
-    def terms(self) -> pa.Array:
-        """See `TermNumbers`."""
-        return pa.array(list(self._numbers), pa.large_string())
+    def terms(self) -> list[str]:
+        """Return the terms by number."""
+        return list(self._numbers)
 
-    def spellings(self) -> pa.Array:
-        """See `TermNumbers`."""
-        return pa.array([_spelling(term) for term in self._numbers], pa.large_string())
-
-    @property
-    def places(self) -> Ints | None:
-        """See `TermNumbers`."""
-        return np.empty(len(self._numbers), np.int32)
+    def spellings(self, numbers: Ints) -> pa.Array:
+        """Return some terms, such that each is one token where Lucene splits at spaces."""
+        terms = self.terms()
+        return pa.array([_spelling(terms[number]) for number in numbers.tolist()], pa.large_string())
 
 
 def _spelling(term: str) -> str:
@@ -190,57 +151,16 @@ def _spelling(term: str) -> str:
     return term
 
 
-class FewNumbers(TokenNumbers):
-    """Numbers the terms of the first `letters` of English texts, without numba."""
-
-    def __init__(self, letters: int):
-        super().__init__()
-        self.letters = letters
-
-    def number(self, texts: pa.Array) -> tuple[Ints, Longs]:
-        """See `TermNumbers`."""
-        tokens = english_numbers.analyze(texts.to_pylist())
-        self.letters -= sum(map(len, texts.to_pylist()))
-        numbers = self.number_tokens(pa.array(list(chain.from_iterable(tokens)), pa.string()))
-        return numbers, np.array([*map(len, tokens)], np.int64)
-
-    @property
-    def places(self) -> None:
-        """See `TermNumbers`."""
-
-
-def next_numbers(numbers: TermNumbers) -> TermNumbers:
-    """Return the numbers for the texts that follow: compiled ones after the first English texts."""
-    return EnglishNumbers() if isinstance(numbers, FewNumbers) and numbers.letters < 0 else numbers
-
-
-def numbers_of(language: str, analyzer: Analyzer | None = None, threads: int = 1) -> TermNumbers:
-    """Return the numbers of the first terms of a language, of its analyzer if there is one already."""
-    return (
-        next_numbers(FewNumbers(FIRST_LETTERS // threads))
-        if language == ENGLISH
-        else TokenNumbers(analyzer or Analyzer(language))
-    )
-
-
-def count(tokens: Ints, lengths: Longs, places: Ints | None) -> Counted:
+def count(tokens: Ints, lengths: Longs) -> Counted:
     """Count terms.
 
     Args:
         tokens: number of the term of each token, document by document.
         lengths: [n] tokens of each document.
-        places: memory of one integer per term, or None for few tokens.
     """
-    if places is None:
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        pairs = owners << 32 | tokens
-        _, firsts, tfs = np.unique(pairs, return_index=True, return_counts=True)
-        in_order = np.argsort(firsts)
-        firsts = firsts[in_order]
-        distinct = np.bincount(owners[firsts], minlength=len(lengths))
-        return Counted(lengths, distinct, tokens[firsts], tfs[in_order].astype(np.int32))
-    from hybrid_cli.lexical import word_kernels
-
-    distinct, terms, tfs = np.empty(len(lengths), np.int64), np.empty_like(tokens), np.empty_like(tokens)
-    size = word_kernels.count(tokens, lengths, places, distinct, terms, tfs)
-    return Counted(lengths, distinct, terms[:size].copy(), tfs[:size].copy())
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    pairs = np.sort(owners << 32 | tokens)
+    firsts = np.flatnonzero(np.diff(pairs, prepend=-1))
+    documents, terms = pairs[firsts] >> 32, pairs[firsts].astype(np.int32)  # the lower half
+    tfs = np.diff(firsts, append=len(pairs)).astype(np.int32)
+    return Counted(lengths, np.bincount(documents, minlength=len(lengths)), terms, tfs)

@@ -158,11 +158,11 @@ def _scored(queries: Queries, query: int, matrix: Matrix, documents: int) -> tup
         rows_of_terms.append(rows)
         one = np.float32(1)
         shares.append(weight * tfs if matrix.scale is None else weight - weight / (one + tfs * matrix.scale[rows]))
-    rows = np.concatenate(rows_of_terms)
-    few = _SPARSE * len(rows) < documents
-    rows, positions = np.unique(rows, return_inverse=True) if few else (np.arange(documents), rows)
-    sums = np.bincount(positions, np.concatenate(shares), len(rows))  # added in the order of the terms, in float64
-    return rows, sums.astype(np.float32)
+    of_terms = np.concatenate(rows_of_terms)
+    few = _SPARSE * len(of_terms) < documents
+    scored, places = np.unique(of_terms, return_inverse=True) if few else (np.arange(documents), of_terms)
+    sums = np.bincount(places, np.concatenate(shares), len(scored))  # added in the order of the terms, in float64
+    return scored, sums.astype(np.float32)
 
 
 def score_pairs(numbers: Array, documents: Array, queries: Queries, matrix: Matrix) -> Array:

@@ -1,4 +1,4 @@
-"""The English analyzer as tables for `word_kernels`.
+"""The words of Lucene's English analyzer as tables.
 
 Where Lucene's StandardTokenizer begins and ends a word is a table of states over kinds of characters. The rules are the
 word boundaries of Unicode 12.1 (UAX 29) with Lucene's changes: ideographs and hiragana are words of one character, runs
@@ -8,16 +8,13 @@ at its first character. The file `word_kinds.txt` holds the kinds of characters.
 
 from __future__ import annotations
 
-import string
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from hybrid_cli.lexical import english
 from hybrid_cli.lexical.automaton import One, Rule, Star, compile_rule, either, optional, plus, seq
 
 # Kinds of characters, one for each combination of properties that the rules distinguish: A letter, H Hebrew letter,
@@ -30,62 +27,20 @@ _CASED = "AB"
 _CODES = 0x110000
 
 
-class Table(NamedTuple):
-    """A set of texts in UTF-8 with a value each, in the form of the kernels.
-
-    Attributes:
-        slots: [a power of 2] row of a text at the slot of its key or after it; -1 where empty.
-        ends: [rows + 1] start of each text.
-        letters: the texts.
-        values: [rows] values.
-        size: [1] number of texts.
-    """
-
-    slots: npt.NDArray[np.int32]
-    ends: npt.NDArray[np.int64]
-    letters: npt.NDArray[np.uint8]
-    values: npt.NDArray[np.int32]
-    size: npt.NDArray[np.int64]
-
-    @classmethod
-    def empty(cls, rows: int = 1 << 12) -> Table:
-        """Return an empty table, at first with space for a number of rows."""
-        slots, ends = np.full(2 * rows, -1, np.int32), np.zeros(rows + 1, np.int64)
-        return cls(slots, ends, np.empty(8 * rows, np.uint8), np.empty(rows, np.int32), np.zeros(1, np.int64))
-
-    def texts(self) -> pa.LargeStringArray:
-        """Return the texts by row, without a copy."""
-        size = int(self.size[0])
-        return pa.LargeStringArray.from_buffers(size, pa.py_buffer(self.ends), pa.py_buffer(self.letters))
-
-
 class Rules(NamedTuple):
-    """The rules in the form of the kernels.
+    """The rules of words.
 
     Attributes:
         kinds: [0x110000] kind of each character.
         steps: [states, kinds] next state, -1 where no word continues; the first state is 0.
         ends: [states] whether a word can end in a state.
-        upper, lower: characters above ASCII that have a lower case, ascending, and their lower case.
-        stop_words: [words, letters] words that are no terms, from their last letter, padded with zeros.
-        double_suffixes, single_suffixes, last_suffixes: [suffixes, letters] suffixes of three steps of the stemmer, as
-            `stop_words`.
-        double_replacements, single_replacements, last_replacements: [suffixes, letters] what replaces a suffix, padded
-            with zeros.
+        lower: lower case of the characters that have one.
     """
 
-    kinds: npt.NDArray[np.uint8]
-    steps: npt.NDArray[np.int16]
-    ends: npt.NDArray[np.bool_]
-    upper: npt.NDArray[np.int32]
-    lower: npt.NDArray[np.int32]
-    stop_words: npt.NDArray[np.uint8]
-    double_suffixes: npt.NDArray[np.uint8]
-    double_replacements: npt.NDArray[np.uint8]
-    single_suffixes: npt.NDArray[np.uint8]
-    single_replacements: npt.NDArray[np.uint8]
-    last_suffixes: npt.NDArray[np.uint8]
-    last_replacements: npt.NDArray[np.uint8]
+    kinds: bytes
+    steps: list[list[int]]
+    ends: list[bool]
+    lower: dict[int, int]
 
 
 @cache
@@ -94,37 +49,8 @@ def english_rules() -> Rules:
     letters, kinds = _kinds()
     steps, ends = compile_rule(_word(), letters)
     cased = np.flatnonzero(np.isin(kinds, [letters.index(letter) for letter in _CASED])).tolist()
-    pairs = [(code, _lower(code)) for code in cased if code > 0x7F]
-    upper, lower = np.array([pair for pair in pairs if pair[0] != pair[1]], np.int32).T.copy()
-    double, single = english.DOUBLE_SUFFIXES, english.SINGLE_SUFFIXES
-    return Rules(
-        kinds,
-        steps,
-        ends,
-        upper,
-        lower,
-        _letters([word[::-1] for word in sorted(english.STOP_WORDS)]),
-        _letters([suffix[::-1] for suffix, _ in double]),
-        _letters([text for _, text in double]),
-        _letters([suffix[::-1] for suffix, _ in single]),
-        _letters([text for _, text in single]),
-        _letters([suffix[::-1] for suffix in english.LAST_SUFFIXES]),
-        _letters([""] * len(english.LAST_SUFFIXES)),
-    )
-
-
-@cache
-def english_lists() -> tuple[bytes, list[list[int]], list[bool], dict[int, int]]:
-    """Return kinds, steps and ends of the rules, and the lower case of characters, for loops of Python."""
-    rules = english_rules()
-    lower = dict(zip(rules.upper.tolist(), rules.lower.tolist(), strict=True))
-    lower |= {ord(letter): ord(letter.lower()) for letter in string.ascii_uppercase}
-    return rules.kinds.tobytes(), rules.steps.tolist(), rules.ends.tolist(), lower
-
-
-def _letters(texts: list[str]) -> npt.NDArray[np.uint8]:
-    """Return texts of up to 8 letters, [n, 8], padded with zeros."""
-    return np.array(texts, "S8").view(np.uint8).reshape(-1, 8)
+    lower = {code: _lower(code) for code in cased}
+    return Rules(kinds.tobytes(), steps.tolist(), ends.tolist(), lower)
 
 
 def _lower(code: int) -> int:

@@ -58,9 +58,9 @@ class BM25(BM25Options):
             InputError: unusable documents, no such field, or a language whose document lengths only Lucene knows.
             HybridError: Java is missing.
         """
-        from hybrid_cli.lexical.analysis import STACKING
+        from hybrid_cli.lexical.analysis import STACKING, LazyAnalyzer
         from hybrid_cli.lexical.build import contents
-        from hybrid_cli.lexical.builder import PostingsBuilder, count, next_numbers, numbers_of
+        from hybrid_cli.lexical.builder import PostingsBuilder
         from hybrid_cli.lexical.impacts import Impacts
         from hybrid_cli.lexical.index import LexicalIndex
 
@@ -73,11 +73,10 @@ class BM25(BM25Options):
             raise InputError(f"the documents: no field {lacking[0]}", code="no-such-column", column=lacking[0])
         if self.language in STACKING:
             raise InputError(f"language {self.language}: needs an index on disk (index-bm25)", code="language")
-        builder, numbers = PostingsBuilder(), numbers_of(self.language)
+        builder, analyzer = PostingsBuilder(), LazyAnalyzer(self.language)
         texts = contents(table.to_arrow(), self.fields)["contents"].to_arrow()
         for begin in range(0, len(texts), _BATCH):
-            builder.add_counted(numbers, count(*numbers.number(texts.slice(begin, _BATCH)), numbers.places))
-            numbers = next_numbers(numbers)
+            builder.add(*analyzer.document_tokens(texts.slice(begin, _BATCH)))
         impacts = Impacts.of(builder.finish(), self.k1, self.b)
         return LexicalIndex(impacts, table["docid"], self.language)
 
