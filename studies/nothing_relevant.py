@@ -32,12 +32,12 @@ from hybrid_cli.retrieval.calibration import (
     SEARCHED,
     WITHOUT_ANSWER,
     Calibration,
+    Fold,
     Prior,
     calibrate,
     calibration_error,
     feature_names,
     prior_of,
-    random_parts,
     reliability,
 )
 from hybrid_cli.stages.compose import compose
@@ -77,8 +77,10 @@ def of_queries(table: pl.DataFrame, qids: list[str]) -> pl.DataFrame:
 
 
 def fitted(hits: pl.DataFrame, qrels: pl.DataFrame, prior: Prior, seed: int) -> Calibration:
-    """Return the calibration of judged queries."""
-    return calibrate(hits, qrels, random_parts(hits, seed), SIDES, DEPTH, prior, seed)
+    """Return the calibration of judged queries, of hits whose fusion was not tuned on any of them."""
+    qids = set(hits["qid"])
+    folds = [Fold(fold, hits) for fold in random_folds(qids, min(FOLDS, len(qids)), seed)]
+    return calibrate(hits, qrels, folds, SIDES, DEPTH, prior, seed)
 
 
 def tested(calibration: Calibration, hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:

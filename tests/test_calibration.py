@@ -15,16 +15,18 @@ from sklearn.metrics import roc_auc_score
 
 from hybrid_cli import open_index, open_retriever, runs
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, read_retriever
+from hybrid_cli.collections.folds import random_folds
 from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.reporting.studies import area_under_roc, false_hits, risk_at_coverage
 from hybrid_cli.reporting.tables import figure
 from hybrid_cli.retrieval.calibration import (
+    FOLDS,
     Calibration,
+    Fold,
     Prior,
     calibrate,
     calibration_error,
     prior_of,
-    random_parts,
     reliability,
 )
 from hybrid_cli.stages.compose import compose
@@ -65,7 +67,12 @@ def made_up(queries: int, seed: int, chance: bool = False) -> tuple[pl.DataFrame
 
 
 def learned(hits: pl.DataFrame, qrels: pl.DataFrame, prior: Prior = PRIOR) -> Calibration:
-    return calibrate(hits, qrels, random_parts(hits, 1), SIDES, 30, prior, 1)
+    return calibrate(hits, qrels, parts(hits), SIDES, 30, prior, 1)
+
+
+def parts(hits: pl.DataFrame) -> list[Fold]:
+    qids = set(hits["qid"])
+    return [Fold(fold, hits) for fold in random_folds(qids, min(FOLDS, len(qids)), 1)]
 
 
 def test_the_calibration_error_is_the_mean_distance_of_probability_and_share() -> None:
@@ -111,7 +118,7 @@ def test_judgments_by_chance_teach_nothing_about_left_out_queries() -> None:
 
 def test_the_judgments_of_a_fold_do_not_change_its_own_probabilities() -> None:
     hits, qrels = made_up(40, 4)
-    folds = random_parts(hits, 1)
+    folds = parts(hits)
     other = qrels.with_columns(
         relevance=pl.when(pl.col("qid").is_in(list(folds[0].qids))).then(1 - pl.col("relevance")).otherwise("relevance")
     )

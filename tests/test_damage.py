@@ -158,11 +158,15 @@ def chain(workdir: Path) -> Path:
 
 
 def states(*paths: Path) -> dict[str, str]:
-    return {each["path"]: each["state"] for each in inspect(list(paths), verify=True)}
+    return {each["path"]: each["state"] for each in inspect(list(paths), verify=True)["artifacts"]}
 
 
 def inputs(path: Path) -> dict[str, str]:
-    return {source["path"]: source["state"] for each in inspect([path], verify=True) for source in each["inputs"]}
+    return {
+        source["path"]: source["state"]
+        for each in inspect([path], verify=True)["artifacts"]
+        for source in each["inputs"]
+    }
 
 
 def damaged(path: Path) -> list[str]:
@@ -281,7 +285,7 @@ def test_a_flipped_bit_in_any_file_of_a_dense_index_or_encoder_is_found(
         for _ in range(4):
             bit = draw.randrange(file.stat().st_size * 8)
             flip(file, bit)
-            (problem,) = inspect([model], verify=True)[0]["problems"]
+            (problem,) = inspect([model], verify=True)["artifacts"][0]["problems"]
             assert str(file) in problem
             flip(file, bit)
 

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 from hybrid_cli.encoders.contract import Contract, preset_fields
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search_query
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.training.dense import load_start
 from hybrid_cli.training.options import Start
@@ -110,7 +110,7 @@ def test_an_instruction_needs_its_placeholder(models: dict[str, Path], tmp_path:
 def test_a_decoder_is_searched_with_its_instruction(tiny: Path, models: dict[str, Path], tmp_path: Path) -> None:
     model = str(models["mistral"])
     index = encode(tiny, model=model, preset="e5-mistral", task="Find a fact", dtype="fp32", output=tmp_path / "index")
-    hits = search(tiny, index=index, query="salt", hits=2)
+    hits = search_query(tiny, index=index, query="salt", hits=2)
     encoder = TransformerEncoder.load(model, **{**preset_fields("e5-mistral", Path(model)), "task": "Find a fact"})
     import polars as pl
 

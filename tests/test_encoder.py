@@ -226,8 +226,8 @@ def test_a_live_query_of_a_retriever_imports_nothing_that_compiles_or_trains(tin
     retriever = compose([bm25, dense], output=tmp_path / "retriever")
     code = """
 import sys
-from hybrid_cli.stages.search import search
-hits = search(index=sys.argv[1], query="salt water", hits=3, threads=1)
+from hybrid_cli.stages.search import search_query
+hits = search_query(index=sys.argv[1], query="salt water", hits=3, threads=1)
 print({"torch", "transformers", "numba", "faiss", "scipy"} & set(sys.modules))
 import torch
 print(torch.get_num_threads())

@@ -38,7 +38,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse as fuse_runs
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search, search_query
 from hybrid_cli.stages.update import update
 
 
@@ -594,11 +594,11 @@ def test_a_filter_needs_the_documents_of_the_index(library: Library, tmp_path: P
     index_bm25(data, output=index, threads=1)
     data.rename(tmp_path / "moved")
     with raises("corpus-changed", missing=True):
-        search(index=index, query="virus", filter="open")
-    hits = search(tmp_path / "moved", index=index, query="virus", filter="open")
+        search_query(index=index, query="virus", filter="open")
+    hits = search_query(tmp_path / "moved", index=index, query="virus", filter="open")
     assert set(hits["docid"]) <= library.allowed("open")
     with raises("corpus-changed"):
-        search(library.folder / "pieces", index=index, query="virus", filter="open")
+        search_query(library.folder / "pieces", index=index, query="virus", filter="open")
 
 
 def test_a_later_corpus_replaces_the_metadata_of_an_earlier_one(library: Library, tmp_path: Path) -> None:

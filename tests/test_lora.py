@@ -23,7 +23,7 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.rerank import rerank
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search_query
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_reranker import train_reranker
 from hybrid_cli.stages.train_sparse import train_sparse
@@ -113,7 +113,7 @@ def test_a_sparse_encoder_has_an_adapter_and_its_head(made: Path, tiny: Path, ti
     merged = convert_checkpoint(out, tmp_path / "merged", merge=True)
     np.testing.assert_allclose(SparseEncoder.load(merged).encode_documents(TITLES, TEXTS), vectors, atol=1e-5)
     index = encode(tiny, model=str(out), dtype="fp32", output=tmp_path / "index")
-    search(tiny, index=index, query="salt", hits=2)
+    search_query(tiny, index=index, query="salt", hits=2)
 
 
 def test_a_reranker_has_an_adapter_and_its_head(made: Path, models: dict[str, Path], tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_a_base_in_bf16(made: Path, models: dict[str, Path], tmp_path: Path, mon
 
 def test_an_index_is_searched_with_its_own_adapter_only(tiny: Path, adapted: Path, tmp_path: Path) -> None:
     index = encode(tiny, model=str(adapted), dtype="fp32", output=tmp_path / "index")
-    assert len(search(tiny, index=index, query="salt", hits=2)) == 2
+    assert len(search_query(tiny, index=index, query="salt", hits=2)) == 2
     other, state = copied(adapted, tmp_path / "other"), weights(adapted)
     save_file({name: value + 1 for name, value in state.items()}, other / "adapter_model.safetensors", {"format": "pt"})
     with raises("other-encoder"):
-        search(tiny, index=index, query="salt", model=str(other))
+        search_query(tiny, index=index, query="salt", model=str(other))
 
 
 def test_only_the_adapter_and_the_projection_are_trained(tiny_bert: Path) -> None:

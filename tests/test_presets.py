@@ -22,7 +22,7 @@ from hybrid_cli.encoders.contract import PRESETS, preset_fields, read_contract
 from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.stages.convert_checkpoint import convert_checkpoint
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search_query
 from hybrid_cli.stages.train_dense import train_dense
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,7 +68,7 @@ def test_one_tower_of_dpr_is_refused_in_both_places(dpr: tuple[Path, Any, Any], 
 def test_search_has_the_contract_of_it(dpr: tuple[Path, Any, Any], tiny: Path, tokenizer: Any, tmp_path: Path) -> None:
     folder, question, context = dpr
     index = encode(tiny, model=str(folder / "joined"), preset="dpr", dtype="fp32", output=tmp_path / "index")
-    hits = search(tiny, index=index, query="sodium and water", hits=3)
+    hits = search_query(tiny, index=index, query="sodium and water", hits=3)
     import polars as pl
 
     corpus = pl.read_parquet(tiny / "corpus.parquet")

@@ -33,7 +33,7 @@ from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.report import report
 from hybrid_cli.stages.rerank import rerank
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search, search_query
 from hybrid_cli.stages.train_dense import train_dense
 
 DEPTH = 4
@@ -189,7 +189,7 @@ def test_two_indexes_in_python_are_their_default_retriever(tiny_runs: Path, tmp_
     retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], output=tmp_path / "retriever")
     composed = open_retriever(retriever).search("salt water", k=5)
     assert open_index(tiny_runs / "bm25", tiny_runs / "dense").search("salt water", k=5).equals(composed)
-    printed = search(index=[tiny_runs / "bm25", tiny_runs / "dense"], query="salt water", hits=5)
+    printed = search_query(index=[tiny_runs / "bm25", tiny_runs / "dense"], query="salt water", hits=5)
     assert printed.select("docid", "score").equals(composed.select("docid", "score"))
 
 
@@ -271,7 +271,7 @@ def test_an_index_that_was_built_again_is_refused(tiny_runs: Path, tiny: Path, t
     compose([tmp_path / "bm25", tiny_runs / "dense"], method="minmax", output=tmp_path / "retriever")
     index_bm25(tiny, k1=2.0, output=tmp_path / "bm25")
     with raises("index-changed", index=tmp_path / "bm25"):
-        search(index=tmp_path / "retriever", query="salt")
+        search_query(index=tmp_path / "retriever", query="salt")
 
 
 def test_a_run_is_followed_to_corpus_indexes_and_judgments(tiny_runs: Path, tiny: Path, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_retriever_without_its_file_is_named_as_damaged(tiny_runs: Path, tmp_p
     retriever = compose([tiny_runs / "bm25", tiny_runs / "dense"], method="rrf", output=tmp_path / "retriever")
     (retriever / "retriever.json").unlink()
     with raises("damaged", DamageError):
-        search(index=retriever, query="salt")
+        search_query(index=retriever, query="salt")
 
 
 @pytest.mark.parametrize("texts", [["salt", "sea water", ""], ["salt lake"]])

@@ -31,7 +31,7 @@ from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search, search_query
 
 ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
 
@@ -132,9 +132,9 @@ def test_options_of_other_kinds_of_index_are_refused(tiny: Path, tiny_bm25: Path
 
 def test_options_of_several_indexes_apply_to_one(tiny: Path, tiny_bert: Path, tiny_bm25: Path, dense: Path) -> None:
     both, query = [tiny_bm25, dense], "salt in sea water"
-    search(tiny, index=both, query=query, k1=0.5, model=str(tiny_bert))
-    first = search(tiny, index=[tiny_bm25], query=query, k1=0.5)
-    assert first["score"].to_list() != search(tiny, index=[tiny_bm25], query=query)["score"].to_list()
+    search_query(tiny, index=both, query=query, k1=0.5, model=str(tiny_bert))
+    first = search_query(tiny, index=[tiny_bm25], query=query, k1=0.5)
+    assert first["score"].to_list() != search_query(tiny, index=[tiny_bm25], query=query)["score"].to_list()
 
 
 def test_an_hnsw_index_gives_the_exact_run(tiny: Path, tiny_bert: Path, dense: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_an_hnsw_index_gives_the_exact_run(tiny: Path, tiny_bert: Path, dense: P
 
 
 def test_the_hits_of_a_query_have_titles_and_texts(tiny_bm25: Path) -> None:
-    best = search(index=tiny_bm25, query="salt in sea water", hits=2)
+    best = search_query(index=tiny_bm25, query="salt in sea water", hits=2)
     assert best.columns == ["docid", "rank", "score", "title", "text"]
     assert best["docid"].to_list() == ["salt", "NA"]
     assert best["title"].to_list() == ["Table salt", "Sodium"]
@@ -157,10 +157,10 @@ SIDES = ["bm25_rank", "bm25_score", "dense_rank", "dense_score"]
 
 
 def test_hits_of_several_indexes_are_fused_with_the_rank_in_each(tiny: Path, tiny_bm25: Path, dense: Path) -> None:
-    best = search(tiny, index=[tiny_bm25, dense], query="salt in sea water", hits=12)
+    best = search_query(tiny, index=[tiny_bm25, dense], query="salt in sea water", hits=12)
     assert best.columns == ["docid", "rank", "score", *SIDES, "title", "text"]
     assert len(best) == 12  # the dense index ranks all documents
-    one = search(tiny, index=dense, query="salt in sea water", hits=12)
+    one = search_query(tiny, index=dense, query="salt in sea water", hits=12)
     ranks = dict(one.select("docid", "rank").iter_rows())
     assert dict(best.select("docid", "dense_rank").iter_rows()) == ranks
     both = f"{tiny_bm25},{dense}"
@@ -178,23 +178,23 @@ def test_printed_hits_are_fused_like_a_tuned_run(tiny: Path, tiny_bm25: Path, de
     run = runs.read_run(fuse(both, output=tmp_path / "f.parquet", weights=f"@{weights}"))
     qid, text = pl.read_parquet(tiny / "queries.test.parquet").select("qid", "text").row(0)
     asked = {"index": [tiny_bm25, dense], "query": text, "hits": 12}
-    tuned = search(tiny, weights=f"@{weights}", **asked)
+    tuned = search_query(tiny, weights=f"@{weights}", **asked)
     assert tuned.select("docid", "score").equals(run.filter(qid=qid).select("docid", "score"))
-    assert not tuned["score"].equals(search(tiny, **asked)["score"])
-    alone = search(tiny, index=dense, query=text, hits=12)
-    assert search(tiny, weights="0,1", **asked)["docid"].to_list() == alone["docid"].to_list()
+    assert not tuned["score"].equals(search_query(tiny, **asked)["score"])
+    alone = search_query(tiny, index=dense, query=text, hits=12)
+    assert search_query(tiny, weights="0,1", **asked)["docid"].to_list() == alone["docid"].to_list()
     with raises("missing-option", option="index"):
-        search(tiny, index=dense, query=text, weights="1")
+        search_query(tiny, index=dense, query=text, weights="1")
     options: dict[str, Any] = {"qrels": tiny, "split": "test", "tune": True}
     exact = fuse(both, output=tmp_path / "e.json", index=[tiny_bm25, dense], methods=["weighted-sum"], **options)
     run = runs.read_run(fuse(both, output=tmp_path / "g.parquet", weights=f"@{exact}", index=[tiny_bm25, dense]))
-    printed = search(tiny, weights=f"@{exact}", **asked)
+    printed = search_query(tiny, weights=f"@{exact}", **asked)
     assert printed["docid"].to_list() == run.filter(qid=qid)["docid"].to_list()
     np.testing.assert_allclose(printed["score"], run.filter(qid=qid)["score"], rtol=1e-5)
 
 
 def test_a_query_without_hits_prints_a_line(tiny_bm25: Path) -> None:
-    assert not len(search(index=tiny_bm25, query="xylophone"))
+    assert not len(search_query(index=tiny_bm25, query="xylophone"))
     assert hybrid("search", "--index", tiny_bm25, "--query", "xylophone").out == "no hits\n"
     assert hybrid("search", "--index", tiny_bm25, "--query", " ").is_problem("missing-value", option="query")
 
@@ -285,7 +285,7 @@ def test_a_terminal_wraps_at_words_and_marks_terms(tiny_bm25: Path, monkeypatch:
     screen = Screen()
     settings = Search(index=tiny_bm25, query="salts in sea water", hits=1)
     monkeypatch.setattr("sys.stdout", screen)
-    show_hits(search(settings), settings)
+    show_hits(search_query(settings), settings)
     lines = screen.getvalue().splitlines()
     assert "\x1b[1msalt\x1b[0m" in screen.getvalue()
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]

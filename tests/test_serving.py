@@ -247,7 +247,7 @@ def shipped(retriever: Path, home: Path) -> pl.DataFrame:
     assert after["text"].null_count() == 0
     done = hybrid("search", "--index", "elsewhere/retriever", "--query", QUERIES[0], "--format", "json")
     assert (done.code, done.warnings) == (0, []), done.err
-    assert {each["state"] for each in inspect([Path("elsewhere/retriever")], verify=True)} == {INTACT}
+    assert {each["state"] for each in inspect([Path("elsewhere/retriever")], verify=True)["artifacts"]} == {INTACT}
     return after
 
 
@@ -258,7 +258,9 @@ def test_a_retriever_leaves_as_one_folder(home: Path) -> None:
     shipped(retriever, home)
     files = {path.relative_to("elsewhere/retriever").as_posix() for path in Path("elsewhere/retriever").glob("*/*")}
     assert files == {"indexes/bm25", "indexes/dense", "models/model", "texts/corpus.parquet"}
-    inputs = [source for each in inspect([Path("elsewhere/retriever")], verify=True) for source in each["inputs"]]
+    inputs = [
+        source for each in inspect([Path("elsewhere/retriever")], verify=True)["artifacts"] for source in each["inputs"]
+    ]
     needed = [source for source in inputs if source["role"] in ("model", "corpus", "index 1", "index 2")]
     assert {source["state"] for source in needed} == {UNCHANGED}
     assert {source["path"].split("/", 2)[2] for source in needed} == files

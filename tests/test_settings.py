@@ -18,6 +18,8 @@ from hybrid_cli.settings import Settings, Writes
 from hybrid_cli.settings.conversion import byte_count, default_text
 from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, argument, option, options_by, when
 from hybrid_cli.stages import stage
+from hybrid_cli.stages.search import search, search_query
+from hybrid_cli.stages.update import update
 
 
 @dataclass(frozen=True)
@@ -193,3 +195,12 @@ def test_a_stage_refuses_the_settings_of_another() -> None:
 
     with pytest.raises(TypeError, match=r"Brew\b.*\bFuse"):
         make(Fuse(["a", "b"], output=Path("f.parquet")))  # type: ignore[call-overload]
+
+
+def test_a_stage_names_the_function_that_has_the_result_of_the_options() -> None:
+    with raises("other-function", function="search_query"):
+        search(index="a", query="b")
+    with raises("other-function", function="search"):
+        search_query(index="a", output="b")
+    with raises("other-function", function="list_ids"):
+        update("a", ids=True)

@@ -26,7 +26,7 @@ from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.inspect import inspect
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search, search_query
 from hybrid_cli.stages.train_lambda import train_lambda
 from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.stages.update import update
@@ -71,7 +71,7 @@ def test_quantized_sums(
     run = runs.read_run(search(tiny, split="test", index=built[architecture], output=tmp_path / "run.parquet"))
     wanted = scores_by_hand(open_model(models, architecture), tiny, queries, 128)
     assert run.sort("qid", "rank").equals(wanted.sort("qid", "rank"))
-    one = search(tiny, index=built[architecture], query=queries["text"][0])
+    one = search_query(tiny, index=built[architecture], query=queries["text"][0])
     assert one["docid"].to_list() == wanted.filter(pl.col("qid") == queries["qid"][0])["docid"].head(10).to_list()
 
 
@@ -80,7 +80,7 @@ def test_deepct_is_bm25_on_counts_with_its_own_parameters(built: dict[Any, Path]
     assert (index.k1, index.b) == (10.0, 0.9)
     postings = index.impacts.postings
     assert postings.tokens == postings.tfs.sum()
-    expanded = search(tiny, index=built["deepct"], query="oxygen in the blood", rm3=True, k1=5.0)
+    expanded = search_query(tiny, index=built["deepct"], query="oxygen in the blood", rm3=True, k1=5.0)
     assert "lungs" in expanded["docid"].to_list()
 
 
@@ -122,7 +122,7 @@ def test_every_command_reads_the_index(
 def test_an_index_refuses_another_encoder(built: dict[Any, Path], tiny: Path, tmp_path: Path) -> None:
     other = write_checkpoint(tmp_path / "other", "splade", seed=2)
     with raises("other-encoder"):
-        search(tiny, index=built["splade"], query="salt", model=str(other))
+        search_query(tiny, index=built["splade"], query="salt", model=str(other))
 
 
 def counted_blocks(monkeypatch: pytest.MonkeyPatch, interrupted_at: int = 0) -> list[Any]:
@@ -201,7 +201,7 @@ def test_pyserini_ranks_the_exported_weights_as_we_do(
         searcher.set_bm25(10, 0.9)
         searcher.set_analyzer(JWhiteSpaceAnalyzer())
     for text in collections.read_queries(collections.queries_path(tiny, "test"))["text"]:
-        ours = search(tiny, index=built[architecture], query=text, hits=12)
+        ours = search_query(tiny, index=built[architecture], query=text, hits=12)
         theirs = searcher.search(text if learned else " ".join(LazyAnalyzer().analyze([text])[0]), k=12)
         assert [hit.docid for hit in theirs] == ours["docid"].to_list()
         scores = np.array([hit.score for hit in theirs]) / (128**2 if learned else 1)
@@ -245,7 +245,7 @@ def test_training_lowers_the_loss(made: Path, tiny_bert: Path, tmp_path: Path, a
     values = curve.filter(pl.col("name") == name).sort("step")["value"].to_list()
     assert np.mean(values[-2:]) < values[0]
     index = encode(made / "collection", model=str(whole), output=tmp_path / "index", dtype="fp32")
-    assert len(search(made / "collection", index=index, query="salt in sea water"))
+    assert len(search_query(made / "collection", index=index, query="salt in sea water"))
 
 
 def test_a_missing_language_head_is_new(made: Path, tiny_bert: Path, tmp_path: Path, notices: Notices) -> None:
@@ -273,7 +273,7 @@ def test_documents_are_expanded(models: dict[Any, Path], tiny: Path, tmp_path: P
     rows = tmp_path / "queries.tsv"
     rows.write_text("salt\twhat is zirconium\nsalt\ttwo more\n", "utf-8")
     bm25 = index_bm25(tiny, expansion=rows, output=tmp_path / "bm25", threads=1)
-    assert search(tiny, index=bm25, query="zirconium")["docid"].to_list() == ["salt"]
+    assert search_query(tiny, index=bm25, query="zirconium")["docid"].to_list() == ["salt"]
     index = encode(tiny, model=str(models["deepct"]), architecture="deepct", expansion=rows, output=tmp_path / "deepct")
     assert "zirconium" in open_lexical(index).impacts.postings.terms
     assert not notices.says("truncated-documents")
@@ -332,7 +332,7 @@ def test_appended_documents(
     assert counts(both) == counts(whole)
     assert content(first) == before
     assert inspect([both], verify=True) is not None
-    hits = [search(corpora["whole"], index=each, query="salt water of the moon") for each in (both, whole)]
+    hits = [search_query(corpora["whole"], index=each, query="salt water of the moon") for each in (both, whole)]
     assert hits[0].equals(hits[1])
     assert len(hits[0])
 
@@ -354,7 +354,9 @@ def test_a_replaced_document_has_new_weights(models: dict[Any, Path], corpora: d
     first = encoded(models, corpora["first"], "splade", tmp_path / "first")
     new = update(first, add=corpora["changed"], output=tmp_path / "new")
     alone = encoded(models, corpora["changed"], "splade", tmp_path / "alone")
-    found, expected = (search(corpora["whole"], index=each, query="moon").filter(docid="d0") for each in (new, alone))
+    found, expected = (
+        search_query(corpora["whole"], index=each, query="moon").filter(docid="d0") for each in (new, alone)
+    )
     assert found["score"].to_list() == expected["score"].to_list()
     assert counts(new)["documents"] == 4
 

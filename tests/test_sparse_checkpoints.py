@@ -20,7 +20,7 @@ from hybrid_cli.encoders.sparse import LiteralTerms, SparseEncoder
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.analysis import LazyAnalyzer
 from hybrid_cli.stages.encode import encode
-from hybrid_cli.stages.search import search
+from hybrid_cli.stages.search import search_query
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -200,7 +200,7 @@ def test_a_preset_gives_the_published_form(models: dict[Any, Path], tiny: Path, 
     index = encode(tiny, model=model, preset=name, dtype="fp32", output=tmp_path / "index")
     stored = artifacts.read_manifest(index).counts["contract"]
     assert {key: stored[key] for key in contract} == contract
-    assert len(search(tiny, index=index, query="salt water", hits=1)) == 1
+    assert len(search_query(tiny, index=index, query="salt water", hits=1)) == 1
     how: dict[str, Any] = {name: contract[name] for name in ("query_max_len", "doc_max_len")}
     by_hand = encode(tiny, model=model, architecture=architecture, dtype="fp32", output=tmp_path / "own", **how)
     assert artifacts.read_manifest(by_hand).counts["encoder"] == artifacts.read_manifest(index).counts["encoder"]

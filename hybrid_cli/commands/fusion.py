@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from hybrid_cli.commands.common import FUSION, HITS, INDEXES, MEASURE, START, NameOrPath, OnDevice
 from hybrid_cli.commands.retrieval import (
@@ -309,6 +309,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
             TRANSFORMER_INDEX: ("device",),
         },
     )
+    functions: ClassVar = {"ids": "list_ids"}
 
     add: OptionalPath = option(None)
     remove: OptionalPath = option(None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from hybrid_cli.commands.common import (
     ENCODER,
@@ -250,6 +250,8 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         + scope(when(rm3=True, engine="matrix", query=None, interactive=False), "tune")
         + scope(_TUNED, "seed")
     )
+
+    functions: ClassVar = {"query": "search_query", "interactive": "search_interactively"}
 
     index: PathOrPaths = option(REQUIRED)
     output: OptionalPath = redeclare(MayWrite, "output", needed=_WRITES)

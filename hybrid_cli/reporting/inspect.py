@@ -25,18 +25,18 @@ _LATENCY = ("encode", "search", "fuse", "total")
 _SHOWN = 5  # queries with other documents
 
 
-def show(found: Any, settings: Inspect) -> None:
+def show(found: Description, settings: Inspect) -> None:
     """Print the result of `inspect`.
 
     Raises:
         HybridError: with --verify, files are damaged, and a warning names each of them; or an engine has other hits.
     """
     if settings.form == "json":
-        console.result_json(found, indent=2)
+        console.result_json(found.get("artifacts", found), indent=2)
     elif settings.engine is not None:
         _show_agreement(found)
     elif settings.verify:
-        _show_verified(found)
+        _show_verified(found["artifacts"])
     elif settings.memory_table is not None:
         _show_memory_table(found["memory_table"])
     else:
@@ -46,7 +46,7 @@ def show(found: Any, settings: Inspect) -> None:
         problem = f"{found['engine']}: other documents for {console.counted(query=count)}; load the export again"
         raise HybridError(problem, code="other-hits", count=count)
     if settings.verify and settings.engine is None:
-        problems = list(dict.fromkeys(line for artifact in found for line in artifact["problems"]))
+        problems = list(dict.fromkeys(line for artifact in found["artifacts"] for line in artifact["problems"]))
         for line in problems:
             console.warn(line, code="damaged")
         if problems:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
@@ -18,24 +19,27 @@ from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
 from hybrid_cli.reporting.verdict import Verdict
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from hybrid_cli.fusion.tuning import TunedWeight
 
 
-def show_hits(result: Any, settings: Search) -> None:
+def show_hits(result: Path | pl.DataFrame | Iterator[tuple[str, pl.DataFrame]], settings: Search) -> None:
     """Print the hits of one query, or of each query that is read.
 
     Args:
-        result: result of `search`: a DataFrame for a query, an iterator of queries and DataFrames for `interactive`, or
-            the path of a run, for which nothing is printed.
+        result: the path that `search` returns, for which nothing is printed, or the result of `search_query` or
+            `search_interactively`.
         settings: settings of the search.
     """
-    if settings.prints:
-        show = _show_json if settings.form == "json" else _show_text
-        heads = settings.interactive and show is _show_text and not console.asks()
-        for query, hits in [(settings.query, result)] if settings.query is not None else result:
-            if heads:
-                console.result(f"query: {console.one_line(query)}")
-            show(query, hits.rows(named=True), settings.min_probability)
+    if isinstance(result, Path):
+        return
+    show = _show_json if settings.form == "json" else _show_text
+    heads = settings.interactive and show is _show_text and not console.asks()
+    for query, hits in result if isinstance(result, Iterator) else [(settings.query or "", result)]:
+        if heads:
+            console.result(f"query: {console.one_line(query)}")
+        show(query, hits.rows(named=True), settings.min_probability)
 
 
 def _show_json(query: str, hits: Sequence[Mapping[str, Any]], least: float | None) -> None:

@@ -20,7 +20,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hybrid_cli import draws
-from hybrid_cli.collections.folds import random_folds
 from hybrid_cli.errors import InputError
 
 Values = NDArray[np.float64]
@@ -145,12 +144,6 @@ class Fold(NamedTuple):
     hits: pl.DataFrame
 
 
-def random_parts(hits: pl.DataFrame, seed: int) -> list[Fold]:
-    """Return folds of the queries of hits whose fusion was not tuned on any of them."""
-    qids = hits["qid"].unique()
-    return [Fold(fold, hits) for fold in random_folds(set(qids), min(FOLDS, len(qids)), seed)]
-
-
 def calibrate(
     hits: pl.DataFrame,
     qrels: pl.DataFrame,
@@ -165,7 +158,7 @@ def calibrate(
     Args:
         hits: the first `SEARCHED` hits of the judged queries; see `Calibration.probabilities`.
         qrels: qid, docid, relevance.
-        folds: folds of the queries, whose hits the regression is fitted to; see `random_parts`.
+        folds: folds of the queries, whose hits the regression is fitted to.
         sides: names of the sides.
         depth: hits of each side that are fused.
         prior: prior of the coefficients.

@@ -15,7 +15,7 @@ from hybrid_cli import plugins
 from hybrid_cli.artifacts.manifest import naming_plugins
 from hybrid_cli.artifacts.output import stage_scope
 from hybrid_cli.commands import ALL_COMMANDS
-from hybrid_cli.errors import require_packages
+from hybrid_cli.errors import InputError, require_packages
 from hybrid_cli.inputs import files as input_files
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import has_url
@@ -60,6 +60,9 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             if not isinstance(settings, cast("type[S]", kind)):
                 wanted = getattr(kind, "__name__", "settings")
                 raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
+            if settings.functions and settings.function != function.__name__:
+                problem = f"{function.__name__}: call {settings.function} with these options, which has their result"
+                raise InputError(problem, code="other-function", function=settings.function)
             with (
                 require_packages(),
                 stage_scope(),
@@ -83,4 +86,4 @@ def call(settings: Settings) -> Any:
         if command is not None and command.function is not None:
             return command.function(settings)
     name = settings.command.split()[0].replace("-", "_")
-    return getattr(import_module(f"hybrid_cli.stages.{name}"), name)(settings)
+    return getattr(import_module(f"hybrid_cli.stages.{name}"), settings.function)(settings)

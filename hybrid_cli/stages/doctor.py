@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,7 +47,11 @@ def doctor(settings: Doctor) -> list[Check]:
 def python_packages() -> list[Check]:
     """Check Python and the required packages."""
     python = Check("Python 3.11+", sys.version_info >= (3, 11), f"{platform.python_version()} at {sys.executable}")
-    absent = [name for name, extra in requirements() if not extra and _version(name) is None]
+    lines: list[str] = []
+    with suppress(PackageNotFoundError):  # run from a checkout that is not installed
+        lines = requires(DISTRIBUTION) or []
+    names = [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
+    absent = [name for name in names if _version(name) is None]
     state = f"missing: {', '.join(absent)}" if absent else f"hybrid {__version__} and all dependencies"
     return [python, Check("packages", not absent, state, advice=f"pip install {' '.join(absent)}")]
 
@@ -169,19 +174,6 @@ def plugin_packages() -> list[Check]:
         name, advice = f"plugin {origin.name} {origin.version}", f"pip uninstall {origin.name}"
         checks.append(Check(name, not fault, fault or listed, needed=False, advice=advice))
     return checks
-
-
-def requirements() -> list[tuple[str, str]]:
-    """Return (package, extra that adds it or "") of the installed hybrid."""
-    try:
-        lines = requires(DISTRIBUTION) or []
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return []
-    matches = (_REQUIREMENT.match(line) for line in lines)
-    return [(match["name"], match["extra"] or "") for match in matches if match]
-
-
-_REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*?(?:extra\s*==\s*["'](?P<extra>[\w-]+)["'])?$""")
 
 
 def _has_models() -> bool:

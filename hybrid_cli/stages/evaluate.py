@@ -49,9 +49,8 @@ def _evaluated(settings: Evaluate) -> Summary:
     if settings.machine is not None:
         return Summary.of_study(machine_labels(plan, settings.machine))
     if settings.study == "answerable":
-        return Summary.of_study(
-            studies.answerable(plan, text_files(judgments(settings), settings, plan.runs.values())[0])
-        )
+        queries, *_ = text_files(judgments(settings), settings, plan.runs.values())
+        return Summary.of_study(studies.answerable(plan, queries))
     if settings.study == "over-seeds":
         studies.check_rows(list(plan.runs), settings)
         return Summary.of_study(studies.over_seeds(_measured(plan, settings)[0], settings))

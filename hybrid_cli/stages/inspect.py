@@ -56,7 +56,7 @@ Description = dict[str, Any]
 
 
 @stage(Inspect)
-def inspect(settings: Inspect) -> Any:
+def inspect(settings: Inspect) -> Description:
     """Describe an artifact or a file, or verify artifacts.
 
     Returns:
@@ -66,10 +66,9 @@ def inspect(settings: Inspect) -> Any:
         the contract, `best_values` (values of the validation at the best step) and, of a static encoder, `weights`
         (shape and longest vectors of each table); for learning curves the last values; for the file of `fuse --tune`
         `weights`; for a retriever `retriever`, the content of `retriever.json`. With `memory_table`: `memory_table`, a
-        list of rows. With `verify`, for each artifact: path, kind, files (number), state (`INTACT`, `DAMAGED` or
+        list of rows. With `verify`: `artifacts`, a list of path, kind, files (number), state (`INTACT`, `DAMAGED` or
         `UNCHECKED`), problems (one line for each damaged file) and inputs, a list of role, path, kind and state
-        (`UNCHANGED`, `CHANGED`, `MISSING` or `DAMAGED`); with `engine`, see
-        `exports.comparison.compare`.
+        (`UNCHANGED`, `CHANGED`, `MISSING` or `DAMAGED`); with `engine`, see `exports.comparison.compare`.
 
     Raises:
         InputError: a path does not exist, or an artifact is damaged; with `verify`, a path is no artifact and contains
@@ -349,7 +348,7 @@ UNCHANGED, CHANGED, MISSING = "unchanged", "changed", "missing"
 _SUFFIXES = (".parquet", ".json", ".html")
 
 
-def _verify_paths(settings: Inspect) -> list[Description]:
+def _verify_paths(settings: Inspect) -> Description:
     """Read every file of the artifacts and of their inputs, and compare it with its checksum."""
     checked: dict[Path, Description] = {}
     with console.progress("inspect", None, "artifacts") as advance:
@@ -361,7 +360,7 @@ def _verify_paths(settings: Inspect) -> list[Description]:
             for path in inside:
                 _verify(path, str(path), checked)
                 advance(1)
-    return list(checked.values())
+    return {"artifacts": list(checked.values())}
 
 
 def _compare(settings: Inspect, engine: str) -> Description:

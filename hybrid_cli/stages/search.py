@@ -30,8 +30,8 @@ from hybrid_cli.artifacts.indexes import (
     warn_lost,
 )
 from hybrid_cli.artifacts.lineage import System
-from hybrid_cli.artifacts.opening import open_hybrid, open_index, open_lexical
-from hybrid_cli.artifacts.retrievers import RetrieverFiles, find_retriever, open_fused, open_retriever, open_searchable
+from hybrid_cli.artifacts.opening import open_hybrid, open_lexical
+from hybrid_cli.artifacts.retrievers import RetrieverFiles, find_retriever, open_fused, open_searchable
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.commands import Search
@@ -51,34 +51,24 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import PROBABILITY, Kind
 
 QUERIES_AT_ONCE = 1024
+Manifests = Sequence[Sequence[Manifest]]  # of each index, several for one of shards
 SIZES = tuple(range(5, 55, 5))  # feedback documents and terms (DualRM, section 4)
 SHARES = tuple(tenth / 10 for tenth in range(1, 10))
 GRID = list(product(SIZES, SIZES, SHARES))
 
 
 @stage(Search)
-def search(settings: Search) -> Any:
-    """Search indexes for all queries and write a run, or for one query and return its hits.
+def search(settings: Search) -> Path:
+    """Search indexes for all queries and write a run.
 
     Returns:
-        Path of the run. With `query`, a DataFrame: docid, rank, score, title, text and metadata (of known corpora), and
-        for a retriever or several indexes the rank and score in each (`bm25_rank`, `bm25_score`, ...). With
-        `interactive`, an iterator of each query on standard input and its DataFrame.
+        Path of the run.
 
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
-    files = next(filter(None, map(find_retriever, settings.indexes)), None)
-    if files is not None:
-        settings = _of_retriever(settings, files.folder)
-    shards = [] if files else [shards_of(path) for path in settings.indexes]
-    parts = files.manifests if files else [[*manifests.values()] for manifests in shards]
-    kinds = _kinds(settings, parts, files)
-    allowed = None if settings.filter is None else metadata_of(parts, settings.collection).allowed(settings.filter)
-    if settings.prints:
-        index = _open(settings, parts, files)
-        hits = _printed(settings, index if allowed is None else index.within(allowed), parts)
-        return _asked(hits) if settings.interactive else hits(settings.query or "")
+    settings, files, shards, parts, kinds = _searched(settings)
+    allowed = _allowed(settings, parts)
     source = _queries_source(settings)
     if source.is_dir() and (settings.exact or "a dense index" not in kinds):
         problem = f"{source}: a folder of vectors; only a single dense index is searched with it"
@@ -105,6 +95,43 @@ def search(settings: Search) -> Any:
     return output.path
 
 
+@stage(Search)
+def search_query(settings: Search) -> pl.DataFrame:
+    """Return the hits of `query`.
+
+    Returns:
+        docid, rank, score, title, text and metadata (of known corpora), and for a retriever or several indexes the rank
+        and score in each (`bm25_rank`, `bm25_score`, ...).
+
+    Raises:
+        InputError: as `search`.
+    """
+    return _hits_of_queries(settings)(settings.query or "")
+
+
+@stage(Search)
+def search_interactively(settings: Search) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Return an iterator of each query on standard input and its hits, as of `search_query`."""
+    return _asked(_hits_of_queries(settings))
+
+
+def _searched(
+    settings: Search,
+) -> tuple[Search, RetrieverFiles | None, list[dict[Path, Manifest]], Manifests, frozenset[str]]:
+    """Return the settings, the retriever or the shards of each index, the manifests, and the kinds of the indexes."""
+    files = next(filter(None, map(find_retriever, settings.indexes)), None)
+    if files is not None:
+        settings = _of_retriever(settings, files.folder)
+    shards = [] if files else [shards_of(path) for path in settings.indexes]
+    parts = files.manifests if files else [[*manifests.values()] for manifests in shards]
+    return settings, files, shards, parts, _kinds(settings, parts, files)
+
+
+def _allowed(settings: Search, parts: Manifests) -> Allowed | None:
+    """Return the documents of the filter; None without one."""
+    return None if settings.filter is None else metadata_of(parts, settings.collection).allowed(settings.filter)
+
+
 def _of_retriever(settings: Search, folder: Path) -> Search:
     """Return the settings that search a retriever; refuse those of several indexes."""
     if len(settings.indexes) > 1 or settings.exact:
@@ -114,7 +141,7 @@ def _of_retriever(settings: Search, folder: Path) -> Search:
     return settings.changed(index=folder)
 
 
-def _kinds(settings: Search, parts: Sequence[Sequence[Manifest]], files: RetrieverFiles | None) -> frozenset[str]:
+def _kinds(settings: Search, parts: Manifests, files: RetrieverFiles | None) -> frozenset[str]:
     """Return the kinds of the indexes, to which the options must apply; refuse indexes that do not belong together."""
     if files is not None:
         settings.check_facts(f"{files.folder} is {RETRIEVER}", index_kind=RETRIEVER)
@@ -129,15 +156,6 @@ def _kinds(settings: Search, parts: Sequence[Sequence[Manifest]], files: Retriev
     if path := weights_path(settings.weights):
         check_systems(path, [System(manifest.kind, encoder=manifest.counts.get("encoder")) for manifest in manifests])
     return kinds
-
-
-def _open(settings: Search, parts: Sequence[Sequence[Manifest]], files: RetrieverFiles | None) -> Index:
-    """Open what answers single queries."""
-    if files is not None:
-        return open_retriever(files, settings)
-    if len(settings.indexes) == 1:
-        return open_index(settings.indexes[0], settings)
-    return open_fused(settings.indexes, parts, settings, settings.weights)
 
 
 def _inputs(settings: Search, source: Path, shards: Sequence[Iterable[Path]]) -> dict[str, Path | artifacts.Named]:
@@ -313,14 +331,15 @@ def _opened(
 # ----------------------------------------------------------------------------------------------------------- one query
 
 
-def _printed(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]) -> Callable[[str], pl.DataFrame]:
-    """Return a function from a query to its hits, with titles and texts where the corpora are known.
-
-    Args:
-        settings: settings of the command.
-        index: the open index; of a retriever, ranks and scores by index are shown.
-        parts: the manifests of each index, several for one of shards.
-    """
+def _hits_of_queries(settings: Search) -> Callable[[str], pl.DataFrame]:
+    """Return a function from a query to its hits, with titles and texts where the corpora are known."""
+    settings, _, _, parts, _ = _searched(settings)
+    allowed = _allowed(settings, parts)
+    if len(settings.indexes) > 1:
+        opened: Index = open_fused(settings.indexes, parts, settings, settings.weights)
+    else:
+        opened = open_searchable(settings.indexes[0], settings)
+    index = opened if allowed is None else opened.within(allowed)
     corpora = _corpora(settings, parts)
     read = TextStore(corpora).documents if settings.interactive else partial(documents, corpora)
 
@@ -335,7 +354,7 @@ def _printed(settings: Search, index: Index, parts: Sequence[Sequence[Manifest]]
     return hits
 
 
-def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path]:
+def _corpora(settings: Search, parts: Manifests) -> list[Path]:
     """Return the corpora with the titles and texts of hits; warn if they are not those of the indexes."""
     if settings.collection:
         _warn_other_corpus(settings, settings.collection, parts)
@@ -345,7 +364,7 @@ def _corpora(settings: Search, parts: Sequence[Sequence[Manifest]]) -> list[Path
     return known_corpora(parts, "hits may lack their texts or show others" + REBUILD)
 
 
-def _warn_other_corpus(settings: Search, collection: Path, parts: Sequence[Sequence[Manifest]]) -> None:
+def _warn_other_corpus(settings: Search, collection: Path, parts: Manifests) -> None:
     """Warn that titles and texts of hits come from another corpus; an index of a part of the corpus belongs to it."""
     corpus = collections.corpus_path(collection)
     recorded = corpora_of(parts)

@@ -228,9 +228,7 @@ def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) 
     version = str(versions.get("hybrid", "")) if isinstance(versions, dict) else ""
     newest = newest_format(kind) if kind in list(Kind) else sys.maxsize
     if isinstance(written, int) and written > newest:  # its other fields may be unknown here
-        problem = (
-            f"has format {written} of hybrid {version}; this hybrid {__version__} reads up to {newest}; update hybrid"
-        )
+        problem = f"has format {written} of hybrid {version}; this {__version__} reads up to {newest}; update hybrid"
         raise path_error(path, problem, code="newer-format", version=version)
     stored = facts.pop("checksum", _IN_FOOTER)
     try:
@@ -243,8 +241,7 @@ def _parsed(record: type[AnyRecord], values: Any, path: Path, any_format: bool) 
     if parsed.format < newest and not any_format:
         command = f"hybrid {parsed.stage} --overwrite"
         problem = f"{parsed.kind} of hybrid {version} (format {parsed.format}, now {newest}); run `{command}`"
-        facts = {"format": parsed.format, "version": version, "command": command}
-        raise path_error(path, problem, code="older-format", **facts)
+        raise path_error(path, problem, code="older-format", format=parsed.format, version=version, command=command)
     return parsed
 
 

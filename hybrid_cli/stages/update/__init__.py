@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ from hybrid_cli.storage import Kind
 
 
 @stage(Update)
-def update(settings: Update) -> Any:
+def update(settings: Update) -> Path:
     """Write the next generation of a retriever, or a new index, with the present documents.
 
     Returns:
-        Path of the retriever, or of the new index; with `ids`, an iterator of the ids of the documents.
+        Path of the retriever, or of the new index.
 
     Raises:
         InputError: no retriever or index, an unknown id, the encoder of the index is missing or has changed; a
@@ -57,15 +57,8 @@ def update(settings: Update) -> Any:
             over half of them are gone.
         HybridError: another process updates the retriever, Java is missing, or a vector is not finite.
     """
-    folder = of_auto(settings.index)
-    if not is_retriever(folder):
+    if (folder := _retriever(settings)) is None:
         return _update_index(settings)
-    settings.check_facts(f"{folder} is a retriever", index_kind=RETRIEVER)
-    if settings.ids:
-        listed = RetrieverFiles.read(folder)
-        known = ids_of(listed.indexes[0])
-        passages = group_of(None, listed.manifests) != NO_GROUPS
-        return iter(documents_of(known).unique(maintain_order=True) if passages else known)
     home = folder.resolve()
     artifacts.lock_growing(home.with_name(f"{home.name}.update"))
     files = RetrieverFiles.read(folder)
@@ -98,12 +91,30 @@ def update(settings: Update) -> Any:
     return folder
 
 
-def _update_index(settings: Update) -> Any:
+@stage(Update)
+def list_ids(settings: Update) -> Iterator[str]:
+    """Return an iterator of the ids of the documents of a retriever or an index."""
+    if (folder := _retriever(settings)) is None:
+        return iter(ids_of(settings.index))
+    files = RetrieverFiles.read(folder)
+    ids = ids_of(files.indexes[0])
+    passages = group_of(None, files.manifests) != NO_GROUPS
+    return iter(documents_of(ids).unique(maintain_order=True) if passages else ids)
+
+
+def _retriever(settings: Update) -> Path | None:
+    """Return the folder of the retriever, None for an index; refuse options of the other."""
+    if is_retriever(folder := of_auto(settings.index)):
+        settings.check_facts(f"{folder} is a retriever", index_kind=RETRIEVER)
+        return folder
+    manifest = index_manifest(settings.index, sharded=True)
+    settings.check_facts(kind_in_words(settings.index, manifest), index_kind=kinds_of_change(manifest) | {SINGLE_INDEX})
+    return None
+
+
+def _update_index(settings: Update) -> Path:
     """Write an index with the documents of another index, those that are added, and without those that are removed."""
-    index, manifest = settings.index, index_manifest(settings.index, sharded=True)
-    settings.check_facts(kind_in_words(index, manifest), index_kind=kinds_of_change(manifest) | {SINGLE_INDEX})
-    if settings.ids:
-        return iter(ids_of(index))
+    index = settings.index
     if settings.output is None:
         raise option_error("output", None, f"needed for {index}: the path of the new index", code="missing-option")
     known, inputs = ids_of(index), dict[str, artifacts.Input]()
@@ -112,6 +123,7 @@ def _update_index(settings: Update) -> Any:
     if added is not None:
         replaced = known.filter(known.is_in(collections.docids(added).implode()))
         removed = pl.concat([removed, replaced]).unique(maintain_order=True)
+    manifest = index_manifest(index, sharded=True)
     change = Change(index, manifest, removed, settings.output, added, overwrite=settings.overwrite)
     if settings.dry_run:
         what = f"{len(removed):,} removed or replaced, {change.total:,} added"
