@@ -50,8 +50,8 @@ help:  ## list the targets
 
 setup: $(SETUP)  ## create .venv and install hybrid with everything that its commands use (EXTRA=gpu: FAISS and PyTorch for CUDA)
 
-# Modules are compiled when they are first imported, which saves a minute and half a gigabyte here. Of Pyserini, hybrid uses the jar:
-# without what its Python code requires, which is the extra `lucene` without these 45 packages (.3 GB). `make demo` reads pandas.
+# Modules are compiled when they are first imported, which saves a minute and half a gigabyte here. Of Pyserini, hybrid uses the jar
+# alone: the 68 packages (.25 GB) that its Python code requires come with the tools of the tests. `make demo` reads the source of pandas.
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip

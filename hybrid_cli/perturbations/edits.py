@@ -7,7 +7,6 @@ has two or three characters (`words.TERM`). Everything between words is preserve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from string import ascii_letters
 
 import regex
@@ -80,16 +79,12 @@ def edit_words(text: str, edit: Edit, fraction: float, draw: Draw) -> str:
     turn = -1
     while turn < len(edits) < wanted:
         turn = len(edits)
-        edit(words, edits, partial(_in_turn, draw, turn))
+        edit(words, edits, lambda name: draw(f"{turn} {name}"))  # noqa: B023 - is called at once
     for position, new in edits.items():
         pieces[2 * position + 1] = new
         if not new:
             _close(pieces, 2 * position + 1)
     return "".join(pieces)
-
-
-def _in_turn(draw: Draw, turn: int, name: str) -> int:
-    return draw(f"{turn} {name}")
 
 
 def _close(pieces: list[str], gap: int) -> None:

@@ -297,7 +297,7 @@ def screen(view: View, width: int, height: int) -> list[Text]:
     lines.append(_keys(GRADES.items()))
     keys = {SKIP: "skip", REASON: "with reason", LATER: "later", NEXT: "next query", UNDO: "undo", LIST: "list"}
     lines.append(_keys({**keys, QUIT: "quit"}.items()))
-    lines.append(styled(status(view.judged, view.wanted), "dim"))
+    lines.append(styled(f"{view.judged} of {view.wanted} queries judged", "dim"))
     return _cut(lines, width)
 
 
@@ -339,11 +339,6 @@ def _pages(view: View, width: int, height: int) -> tuple[list[Text], list[list[T
 
 def _is_marked(line: Text) -> bool:
     return any(span.style == _MARK for span in line.spans)
-
-
-def status(judged: int, wanted: int) -> str:
-    """Return the number of judged queries in words."""
-    return f"{judged} of {wanted} queries judged"
 
 
 def _head(view: View, width: int) -> list[Text]:

@@ -58,8 +58,7 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
         def call(*args: Any, **options: Any) -> R:
             settings = args[0] if len(args) == 1 and isinstance(args[0], Settings) else kind(*args, **options)
             if not isinstance(settings, cast("type[S]", kind)):
-                wanted = getattr(kind, "__name__", "settings")
-                raise TypeError(f"{function.__name__}: needs {wanted}, got {type(settings).__name__}")
+                raise TypeError(f"{function.__name__}: needs {kind.__name__}, got {type(settings).__name__}")
             if settings.functions and settings.function != function.__name__:
                 problem = f"{function.__name__}: call {settings.function} with these options, which has their result"
                 raise InputError(problem, code="other-function", function=settings.function)

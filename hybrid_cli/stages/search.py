@@ -52,6 +52,7 @@ from hybrid_cli.storage import PROBABILITY, Kind
 
 QUERIES_AT_ONCE = 1024
 Manifests = Sequence[Sequence[Manifest]]  # of each index, several for one of shards
+Searched = tuple[Search, RetrieverFiles | None, list[dict[Path, Manifest]], Manifests, frozenset[str]]
 SIZES = tuple(range(5, 55, 5))  # feedback documents and terms (DualRM, section 4)
 SHARES = tuple(tenth / 10 for tenth in range(1, 10))
 GRID = list(product(SIZES, SIZES, SHARES))
@@ -115,12 +116,9 @@ def search_interactively(settings: Search) -> Iterator[tuple[str, pl.DataFrame]]
     return _asked(_hits_of_queries(settings))
 
 
-def _searched(
-    settings: Search,
-) -> tuple[Search, RetrieverFiles | None, list[dict[Path, Manifest]], Manifests, frozenset[str]]:
+def _searched(settings: Search) -> Searched:
     """Return the settings, the retriever or the shards of each index, the manifests, and the kinds of the indexes."""
-    files = next(filter(None, map(find_retriever, settings.indexes)), None)
-    if files is not None:
+    if (files := next(filter(None, map(find_retriever, settings.indexes)), None)) is not None:
         settings = _of_retriever(settings, files.folder)
     shards = [] if files else [shards_of(path) for path in settings.indexes]
     parts = files.manifests if files else [[*manifests.values()] for manifests in shards]
@@ -335,10 +333,8 @@ def _hits_of_queries(settings: Search) -> Callable[[str], pl.DataFrame]:
     """Return a function from a query to its hits, with titles and texts where the corpora are known."""
     settings, _, _, parts, _ = _searched(settings)
     allowed = _allowed(settings, parts)
-    if len(settings.indexes) > 1:
-        opened: Index = open_fused(settings.indexes, parts, settings, settings.weights)
-    else:
-        opened = open_searchable(settings.indexes[0], settings)
+    one, *more = settings.indexes
+    opened = open_fused([one, *more], parts, settings, settings.weights) if more else open_searchable(one, settings)
     index = opened if allowed is None else opened.within(allowed)
     corpora = _corpora(settings, parts)
     read = TextStore(corpora).documents if settings.interactive else partial(documents, corpora)

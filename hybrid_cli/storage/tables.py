@@ -125,13 +125,10 @@ def _check_column(path: Path, schema: pa.Schema, kind: Kind, column: pa.Field, n
         problem = f"has no column '{name}' (found: {found}); a {kind} file needs {expected}"
         raise path_error(path, problem, code="no-such-column", column=name)
     numbers = kind in (Kind.RUN, Kind.QRELS, Kind.QUERIES) and column.name in ("qid", "docid")  # read as texts
-    if not (_is_compatible(schema.field(name).type, column.type) or (numbers and _is_integer(schema, name))):
-        problem = f"column '{name}' is {schema.field(name).type}, a {kind} file needs {column.type}"
+    stored = schema.field(name).type
+    if not (_is_compatible(stored, column.type) or (numbers and pa.types.is_integer(stored))):
+        problem = f"column '{name}' is {stored}, a {kind} file needs {column.type}"
         raise path_error(path, problem, code="other-type", column=name)
-
-
-def _is_integer(schema: pa.Schema, name: str) -> bool:
-    return bool(pa.types.is_integer(schema.field(name).type))
 
 
 def _is_compatible(file_type: pa.DataType, needed_type: pa.DataType) -> bool:

@@ -74,8 +74,7 @@ def encoder_of(folders: Sequence[Path]) -> str:
 
 def precision(dtype: Precision, device: str) -> Any:
     """Return the precision with `auto` resolved, because it affects the vectors."""
-    names = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
-    return names[str(pick_dtype(dtype, device))]
+    return str(pick_dtype(dtype, device)).replace("torch.bfloat", "bf").replace("torch.float", "fp")
 
 
 def device_of(settings: jobs.EncodedTexts) -> str:

@@ -302,7 +302,7 @@ def _note(settings: Judge, asked: Judging, verdict: Verdict | None) -> None:
     count = len(grades) - skipped
     text = f"judge: {settings.output}: {console.counted(judgment=count)}"
     text += f", {console.counted(hit=skipped)} skipped" if skipped else ""
-    text += f"; {judging.status(len(judged), session.stop_after)}"
+    text += f"; {len(judged)} of {session.stop_after} queries judged"
     facts = {"judgments": count, "queries": len(judged), "skipped": skipped}
     console.note(text, code="judged", path=settings.output, **facts)
     if verdict is not None:

@@ -114,7 +114,7 @@ def _retriever(settings: Update) -> Path | None:
 
 def _update_index(settings: Update) -> Path:
     """Write an index with the documents of another index, those that are added, and without those that are removed."""
-    index = settings.index
+    index, manifest = settings.index, index_manifest(settings.index, sharded=True)
     if settings.output is None:
         raise option_error("output", None, f"needed for {index}: the path of the new index", code="missing-option")
     known, inputs = ids_of(index), dict[str, artifacts.Input]()
@@ -123,7 +123,6 @@ def _update_index(settings: Update) -> Path:
     if added is not None:
         replaced = known.filter(known.is_in(collections.docids(added).implode()))
         removed = pl.concat([removed, replaced]).unique(maintain_order=True)
-    manifest = index_manifest(index, sharded=True)
     change = Change(index, manifest, removed, settings.output, added, overwrite=settings.overwrite)
     if settings.dry_run:
         what = f"{len(removed):,} removed or replaced, {change.total:,} added"
