@@ -7,27 +7,32 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.version import __version__
 
 if TYPE_CHECKING:
-    from hybrid_cli.api import OpenIndex, open_encoder, open_index, open_retriever, open_run
+    from hybrid_cli.api import OpenIndex, open_collection, open_encoder, open_index, open_retriever, open_run
+    from hybrid_cli.collections.collection import Collection
     from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
     from hybrid_cli.retrieval import BM25, Dense, Retriever
     from hybrid_cli.runs.index import Index
+    from hybrid_cli.session.in_memory import train
 else:
     __getattr__, __dir__ = lazy.attach(
         __name__,
         {
-            "api": ["OpenIndex", "open_encoder", "open_index", "open_retriever", "open_run"],
+            "api": ["OpenIndex", "open_collection", "open_encoder", "open_index", "open_retriever", "open_run"],
+            "collections.collection": ["Collection"],
             "encoders.contract": ["Encoder"],
             "evaluation.measures": ["evaluate"],
             "fusion.frames": ["fuse"],
             "retrieval": ["BM25", "Dense", "Retriever"],
             "runs.index": ["Index"],
+            "session.in_memory": ["train"],
         },
     )
 
 __all__ = [
     "BM25",
+    "Collection",
     "Dense",
     "Encoder",
     "HybridError",
@@ -38,8 +43,10 @@ __all__ = [
     "__version__",
     "evaluate",
     "fuse",
+    "open_collection",
     "open_encoder",
     "open_index",
     "open_retriever",
     "open_run",
+    "train",
 ]

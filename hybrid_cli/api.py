@@ -17,7 +17,7 @@ from hybrid_cli.artifacts.belonging import belongs_together
 from hybrid_cli.artifacts.indexes import index_kinds, manifests_of, metadata_of, open_texts
 from hybrid_cli.artifacts.manifest import Manifest, naming_plugins
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, of_auto
-from hybrid_cli.collections.collection import TextStore
+from hybrid_cli.collections.collection import Collection, TextStore, corpus_path
 from hybrid_cli.commands import Encode, SearchOptions, TrainDense
 from hybrid_cli.commands.retrieval import RETRIEVER
 from hybrid_cli.errors import InputError
@@ -236,6 +236,28 @@ def open_encoder(
 
     with naming_plugins():
         return opened(str(_local(model)[0]), device=device, dtype=dtype)
+
+
+def open_collection(path: PathLike) -> Collection:
+    """Open a collection that `hybrid prepare` wrote.
+
+    Args:
+        path: folder of the collection, or its URL.
+
+    Returns:
+        The collection, which `BM25().index`, `Dense(...).index` and `train` take.
+
+    Raises:
+        InputError: no collection.
+
+    Example:
+        >>> from hybrid_cli import open_collection
+        >>> open_collection("data/rich").qrels("test").columns
+        ['qid', 'docid', 'relevance']
+    """
+    folder = _local(path)[0]
+    corpus_path(folder)
+    return Collection(folder)
 
 
 def open_run(path: PathLike) -> pl.DataFrame:

@@ -82,7 +82,7 @@ def filled(value: Any, made: Path) -> Any:
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_cli.stages.search.QUERIES_AT_ONCE", 1)
-    monkeypatch.setattr("hybrid_cli.stages.label.QUERIES_IN_A_SHARD", 3)
+    monkeypatch.setattr("hybrid_cli.training.labels.QUERIES_IN_A_SHARD", 3)
     monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 1)
 
 

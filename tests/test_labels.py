@@ -119,7 +119,7 @@ def test_a_run_of_other_documents_or_other_queries_is_refused(tmp_path: Path, co
         opened(other, batch, corpus, 50)
 
 
-SHARD = "hybrid_cli.stages.label.QUERIES_IN_A_SHARD"
+SHARD = "hybrid_cli.training.labels.QUERIES_IN_A_SHARD"
 SMALL = 3
 
 

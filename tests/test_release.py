@@ -219,14 +219,16 @@ def test_an_issue_form_asks_for_what_exists(name: str) -> None:
 
 PUBLIC = [f"hybrid_cli.{name}" for name in hybrid_cli.__all__ if name != "__version__"]
 PUBLIC += ["hybrid_cli.evaluation.evaluate_queries", "hybrid_cli.lexical.analyze"]
-PUBLIC += ["hybrid_cli.training.Callback", "hybrid_cli.training.train"]
+PUBLIC += ["hybrid_cli.training.Callback"]
 
 
 @pytest.fixture(scope="module")
-def artifacts(tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose `out` has indexes, a run and a retriever."""
+def artifacts(tiny: Path, tiny_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose `out` has indexes, a run and a retriever, with a collection in `data/rich`."""
     folder = tmp_path_factory.mktemp("documented")
-    (folder / "out").mkdir()
+    for name in ("out", "data"):
+        (folder / name).mkdir()
+    (folder / "data" / "rich").symlink_to(tiny)
     for path in tiny_runs.iterdir():
         (folder / "out" / path.name).symlink_to(path)
     compose([tiny_runs / "bm25", tiny_runs / "dense"], output=folder / "out" / "retriever")

@@ -100,7 +100,7 @@ def test_parts_that_are_complete_are_not_computed_again(
     compose([Path("bm25"), Path("dense")], method="minmax", output=Path("retriever"))
     Path("reranker").symlink_to(reranker)
     monkeypatch.setattr("hybrid_cli.session.SHARD_PAIRS", 4)
-    monkeypatch.setattr("hybrid_cli.stages.label.QUERIES_IN_A_SHARD", 3)
+    monkeypatch.setattr("hybrid_cli.training.labels.QUERIES_IN_A_SHARD", 3)
     stage, source, place, options = PARTS[name]
     outputs = [Path(f"{name}.parquet" if stage is rerank else name) for name in ("whole", "again")]
     module, _, function = f"hybrid_cli.{place}".rpartition(".")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from command import Notices, raises
@@ -19,14 +18,12 @@ from gradient_descent import TOLERANCE, errors, gradient_descent
 from safetensors.torch import load_file, save_file
 from trainings import weights
 
-from hybrid_cli import artifacts, open_encoder, storage
+from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.commands import TrainDense
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
-from hybrid_cli.stages.mine_negatives import mine_negatives
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.storage import Kind, layout
-from hybrid_cli.training import train
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
@@ -231,36 +228,6 @@ def test_the_first_layers_equal_a_truncated_model(examples: Path, tiny_bert: Pat
     assert artifacts.read_manifest(by_option).options["layers"] == 1
     with raises("out-of-range", option="layers", value=3, limit=2):
         train_dense(examples, output=tmp_path / "no", model=str(tiny_bert), layers=3, **plan)
-
-
-IN_MEMORY: dict[str, Any] = {"batch_size": 2, "max_steps": 3, "learning_rate": 1e-3, "dtype": "fp32"}
-
-
-@pytest.mark.parametrize("loss", ["nll", "margin"])
-def test_weights_are_those_of_commands(tiny: Path, tiny_bm25: Path, tiny_bert: Path, tmp_path: Path, loss: str) -> None:
-    mined = mine_negatives(tiny, split="train", index=tiny_bm25, output=tmp_path / "train.parquet")
-    train_dense(mined, model=str(tiny_bert), loss=loss, output=tmp_path / "encoder", **IN_MEMORY)
-    examples = [
-        {"query": row["query"], "positive": document(row), "negatives": [document(each) for each in row["negatives"]]}
-        for row in pq.read_table(mined).to_pylist()
-    ]
-    trained = train(examples, tiny_bert, loss=loss, options=Sampling(**IN_MEMORY))
-    wanted = open_encoder(tmp_path / "encoder", dtype="fp32")
-    texts = ["salt in sea water", "oxygen"]
-    np.testing.assert_array_equal(trained.encode_queries(texts), wanted.encode_queries(texts))
-
-
-def document(row: dict[str, Any]) -> dict[str, str]:
-    return {name: row[name] for name in ("docid", "title", "text")}
-
-
-def test_examples_in_memory_are_taught(tiny_bert: Path) -> None:
-    documents = [{"text": "salt water", "teacher_score": 3.0}, {"text": "a river", "teacher_score": 1.0}]
-    examples: list[dict[str, Any]] = [{"query": "sea", "positive": documents[0], "negatives": documents[1:]}]
-    plan = Sampling(max_steps=2, batch_size=1, dtype="fp32")
-    train(examples, tiny_bert, loss="margin-mse", options=plan)
-    with raises("missing-score"):
-        train([{**examples[0], "positive": "sea water"}], tiny_bert, loss="kl", options=plan)
 
 
 def test_equal_texts_in_memory_are_one_document_and_one_query() -> None:

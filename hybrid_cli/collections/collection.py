@@ -9,6 +9,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from mmap import ACCESS_READ, mmap
@@ -40,6 +41,42 @@ _NO_COLUMNS = pa.schema([])
 _ISO_8601 = "iso:strict"  # with the `T` between date and time
 _QUERIES: dict[str, pl.DataType] = {"qid": pl.String(), "text": pl.String(), "answers": pl.List(pl.String())}
 _QRELS: dict[str, pl.DataType] = {"qid": pl.String(), "docid": pl.String(), "relevance": pl.Int32()}
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collection on disk: documents, and the queries and judgments of splits; made by `open_collection`.
+
+    Attributes:
+        path: folder of the collection.
+
+    Example:
+        >>> from hybrid_cli import BM25, open_collection
+        >>> data = open_collection("data/rich")
+        >>> hits = BM25().index(data).search(data.queries("test"), k=10)
+        >>> set(hits["qid"]) <= set(data.queries("test")["qid"])
+        True
+    """
+
+    path: Path
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits; only those with judgments, if there are any."""
+        return splits(self.path)
+
+    def queries(self, split: str | None = None) -> pl.DataFrame:
+        """Return qid, text, answers of a split; without a name, of the only one."""
+        return read_queries(queries_path(self.path, split))
+
+    def qrels(self, split: str | None = None) -> pl.DataFrame:
+        """Return qid, docid, relevance of a split; without a name, of the only one."""
+        return read_qrels(qrels_path(self.path, split))
+
+    def documents(self) -> pl.DataFrame:
+        """Return docid, title, text and the other columns of all documents, which are held in memory."""
+        docids(self.path)
+        return _scan(self.path).with_columns(pl.col("title", "text").fill_null("")).collect()
 
 
 # ------------------------------------------------------------------------------------------------------------ corpus

@@ -120,7 +120,7 @@ class Optimization(training.Optimization, Seeded):
 
     seed: int = inherited()
     epochs: int | None = option(None, minimum=1, shown="1, or as many as --max-steps needs")
-    max_steps: int | None = option(None, minimum=1)
+    max_steps: int | None = option(None, "--max-steps", "--steps", minimum=1)
     batch_size: int = inherited(minimum=1)
     accumulate: int = inherited(minimum=1)
     chunk_size: int | None = option(None, minimum=1, shown="the whole batch")
@@ -358,7 +358,7 @@ class LossOptions(Settings):
     xi: float = option(training.XI)
     scorer: str = option(training.BM25, recorded=False)
     scorer_weight: float = option(
-        By("scorer", {training.BM25: 0.1}, 1.0),
+        By("scorer", {training.BM25: training.SCORER_WEIGHT}, 1.0),
         minimum=0,
         shown="0.1 for `bm25`; 1 for an encoder",
         needed=when(scorer_schedule="learned"),

@@ -197,6 +197,11 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
         return not self.given.isdisjoint(("scorer", "scorer_weight", "scorer_schedule"))
 
     @property
+    def names_encoder(self) -> bool:
+        """The training reads the scores of a frozen encoder."""
+        return self.scored and self.scorer != BM25
+
+    @property
     def uses_bm25(self) -> bool:
         """The training needs BM25 scores of pairs that the examples do not hold."""
         of_plugin = self.loss == OF_PLUGINS and self.index is not None and self.scorer == BM25

@@ -86,6 +86,9 @@ class Encoder(Protocol):
         truncated, device = 0, SimpleNamespace(type="cpu")
         dim = cached_property(lambda self: self.encode_queries([""]).shape[1])
 
+    def __init__(self) -> None:
+        """Make an encoder; a subclass need not call it."""
+
     def __init_subclass__(cls) -> None:
         """Check what the functions of a subclass return."""
         super().__init_subclass__()

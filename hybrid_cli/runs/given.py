@@ -112,11 +112,13 @@ def documents_table(documents: DocumentsLike) -> pl.DataFrame:
 
     Args:
         documents: texts, whose docids are "0", "1", ...; a dictionary `{docid: text}`; dictionaries with `docid`,
-            `text` and maybe `title`; or a data frame with such columns.
+            `text` and maybe `title`; a data frame with such columns; or a collection (`open_collection`).
 
     Raises:
         InputError: something else, no text, or a docid that is missing or not unique.
     """
+    if callable(own := getattr(documents, "documents", None)):  # a collection
+        documents = own()
     table = _table(documents, "docid", DOCIDS, "the documents")
     if "title" not in table.columns:
         table = table.with_columns(title=pl.lit(""))

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
@@ -230,6 +231,32 @@ class Settings:
         """Name of the function, in the module of the stage, for the options that are set."""
         others = (function for name, function in self.functions.items() if getattr(self, name))
         return next(others, self.command.split()[0].replace("-", "_"))
+
+    @classmethod
+    def by_field(cls, keywords: Mapping[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the values of keywords by field name; a keyword is a field, or a spelling of its option.
+
+        Args:
+            keywords: `lr=1e-3` for `--lr 1e-3`, `no_in_batch=True` for `--no-in-batch`.
+            more: further names, which are kept.
+
+        Raises:
+            InputError: an unknown keyword; names the most similar one.
+        """
+        known = {name: (name, True) for name in (*cls.declared(), *more)}
+        for name, declared in cls.declared().items():
+            for position, spelled in ((at, part) for flag in declared.names for at, part in enumerate(flag.split("/"))):
+                known.setdefault(spelled.lstrip("-").replace("-", "_"), (name, position == 0))
+            if bare_type(cls.types()[name]) is bool:
+                known.setdefault(f"no_{name}", (name, False))
+        for keyword in keywords:
+            if keyword not in known:
+                close = get_close_matches(keyword, known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                problem = f"{cls.command} has no keyword {keyword}{hint}"
+                raise InputError(problem, code="no-such-option", option=keyword, similar=close[0] if close else None)
+        named = ((known[keyword], value) for keyword, value in keywords.items())
+        return {name: value if same or value is None else not value for (name, same), value in named}
 
     @classmethod
     def description(cls) -> str:

@@ -54,9 +54,12 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
     """Decorate a stage, a function of a settings object of class `kind`: the fields may also be passed as keywords."""
 
     def decorate(function: Callable[[S], R]) -> Stage[S, P, R]:
+        def made(*args: Any, **options: Any) -> S:
+            return kind(*args, **kind.by_field(options) if isinstance(kind, type) else options)  # type: ignore
+
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> R:
-            settings = args[0] if len(args) == 1 and isinstance(args[0], Settings) else kind(*args, **options)
+            settings = args[0] if len(args) == 1 and isinstance(args[0], Settings) else made(*args, **options)
             if not isinstance(settings, cast("type[S]", kind)):
                 raise TypeError(f"{function.__name__}: needs {kind.__name__}, got {type(settings).__name__}")
             if settings.functions and settings.function != function.__name__:

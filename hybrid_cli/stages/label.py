@@ -30,8 +30,6 @@ from hybrid_cli.storage import Kind
 from hybrid_cli.training import labels
 from hybrid_cli.training.labels import Queries, matrix_teacher, retriever_teacher, run_teacher
 
-QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
-HITS_IN_A_SHARD = 1 << 22
 SHARDS_AT_ONCE = 2  # analysis, search and writing of one shard run one after the other
 QUESTIONS = "train"  # split with the queries whose lengths cropped sentences get
 
@@ -118,7 +116,7 @@ def _write(
     settings: Label, output: Output, work: Path, queries: Queries, start: Callable[[], Labeller]
 ) -> dict[str, int]:
     """Label shard after shard; shards that an interrupted call completed are kept."""
-    size = min(QUERIES_IN_A_SHARD, max(1, HITS_IN_A_SHARD // settings.depth))
+    size = labels.shard_size(settings.depth)
     counts = {"queries": queries.total, "labelled": 0, "without_hits": 0, "hits": 0, "shards": 0}
     started: deque[tuple[Path, int]] = deque()  # path and number of queries of the shards in progress
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from hybrid_cli.artifacts.opening import open_lexical
 from hybrid_cli.artifacts.retrievers import RetrieverFiles, is_retriever, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import MineNegatives, Search
-from hybrid_cli.errors import option_error, path_error
+from hybrid_cli.errors import option_error
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting import terminal
+from hybrid_cli.session.mining import MinedCollection
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Miner, Tally, pairs
+from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Tally
 from hybrid_cli.training.options import RANDOM
 
 _BEYOND = 50  # hits beyond the depth of mined negatives, some of which are relevant and filtered
@@ -57,7 +57,7 @@ def mine_negatives(settings: MineNegatives) -> Path:
     if output.up_to_date:
         return output.path
     shared = len({storage.fingerprint(own["corpus"]) for own in files}) == 1
-    parts = [MinedCollection.of(one, own) for one, own in zip(each, files, strict=True)]
+    parts = [_mined(one, own) for one, own in zip(each, files, strict=True)]
     counts = {name: sum(part.counts()[name] for part in parts) for name in parts[0].counts()}
     tally = Tally.sum(part.miner.tally for part in parts)
     named = (
@@ -125,56 +125,20 @@ def _report(tally: Tally, counts: Mapping[str, Any], output: Output, depths: Seq
     output.note(f"{counted}{depth}", depths=depths)
 
 
-@dataclass(frozen=True)
-class MinedCollection:
-    """The examples of one collection.
-
-    Attributes:
-        skipped: number of queries without a relevant document.
-    """
-
-    examples: pl.DataFrame
-    chosen: pl.DataFrame
-    miner: Miner
-    skipped: int
-
-    @classmethod
-    def of(cls, settings: MineNegatives, inputs: Mapping[str, Path]) -> MinedCollection:
-        """Choose the negatives of all examples."""
-        indexes = {index: [read_manifest(index, Kind.LEXICAL_INDEX)] for index in settings.indexes}
-        belongs_together(indexes=indexes, corpus=inputs["corpus"])
-        queries = collections.read_queries(inputs["queries"])
-        if settings.answer_filter and not queries["answers"].list.len().sum():
-            raise option_error("answer_filter", None, f"{inputs['queries']} has no answers", code="needs-answers")
-        warn_raters(inputs["qrels"])
-        qrels = collections.read_qrels(inputs["qrels"])
-        judged = pairs(queries, qrels)
-        if not len(judged):
-            raise path_error(inputs["qrels"], "has no relevant document for any query", code="no-judgments")
-        miner = Miner(
-            collection=settings.collections[0],
-            plan=settings.plan(),
-            open_index=partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
-            if settings.indexes
-            else None,
-            depth=settings.depth or 0,  # None without a source that ranks
-            where=settings,
-            remedy=settings.fewer,
-            scores=settings.scores,
-            how=settings,
-            queries=queries,
-        )
-        positives = pairs(queries, qrels, True) if settings.positives == "first" else judged
-        examples = miner.forbid(positives, judged, collections.queries_in_corpus(inputs["queries"]) > 0)
-        return cls(examples, miner.mine(examples), miner, len(queries) - judged["qid"].n_unique())
-
-    def counts(self) -> dict[str, int]:
-        """Return counts for the manifest."""
-        return {
-            "queries": self.examples["qid"].n_unique(),
-            "queries_without_positive": self.skipped,
-            "negatives": len(self.chosen),
-        }
+def _mined(settings: MineNegatives, inputs: Mapping[str, Path]) -> MinedCollection:
+    """Choose the negatives of all examples of a collection."""
+    indexes = {index: [read_manifest(index, Kind.LEXICAL_INDEX)] for index in settings.indexes}
+    belongs_together(indexes=indexes, corpus=inputs["corpus"])
+    queries = collections.read_queries(inputs["queries"])
+    if settings.answer_filter and not queries["answers"].list.len().sum():
+        raise option_error("answer_filter", None, f"{inputs['queries']} has no answers", code="needs-answers")
+    warn_raters(inputs["qrels"])
+    qrels = collections.read_qrels(inputs["qrels"])
+    index = None
+    if settings.indexes:
+        index = partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
+    own = collections.queries_in_corpus(inputs["queries"]) > 0
+    return MinedCollection.of(settings, queries, qrels, index, own)
 
 
 def _inputs(settings: MineNegatives) -> dict[str, Path]:

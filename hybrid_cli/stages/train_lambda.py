@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import polars as pl
-
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts
 from hybrid_cli.artifacts.belonging import belongs_together
-from hybrid_cli.artifacts.examples import open_labels
 from hybrid_cli.artifacts.indexes import model_input
-from hybrid_cli.artifacts.opening import open_bm25, open_lexical
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import TrainLambda
-from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.composite import Combination, CombinationRecipe
-from hybrid_cli.encoders.contract import Encoder
-from hybrid_cli.encoders.models import open_encoder
-from hybrid_cli.encoders.static import StaticEncoder
-from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.errors import InputError, option_error
-from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.options import weighted_fields
-from hybrid_cli.session import Session, contract_changes, start_contract
+from hybrid_cli.session import Session, imitation
 from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.training import losses, parallel, static
-from hybrid_cli.training.dense import BatchSources, DenseLearner, StudentNegatives, load_start
-from hybrid_cli.training.labels import LabeledQueries, SurrogatePool
-from hybrid_cli.training.loop import Job, Validator
-from hybrid_cli.training.teachers import PostingsScorer, Scorer, mapped_impacts
-
-DEV_DEPTH = 50
-SUM = CombinationRecipe("sum")  # of a base and the transformer
-_BYTES = 32  # per value: two tables with gradients and two moments of the optimizer
-REMEDY = "write labels with a lower --depth, whose last hits are harder negatives, or raise --batch-size"
 
 
 @stage(TrainLambda)
@@ -50,126 +26,32 @@ def train_lambda(settings: TrainLambda) -> Path:
     Raises:
         InputError: the inputs are unusable or incompatible.
     """
-    return _train_static(settings) if settings.encoder == "static" else _train_transformer(settings)
-
-
-def _train_transformer(settings: TrainLambda) -> Path:
-    assert settings.labels is not None
-    fixed = {"normalize": False} if settings.base is not None else {}
-    contract = start_contract(settings, {**contract_changes(settings), **fixed})
+    if settings.encoder == "static":
+        session = Session(settings, _inputs(settings))
+        if not session.up_to_date:
+            imitation.fit_static(settings, session, _fields(settings))
+        return settings.output
     inputs = {**_inputs(settings), "model": model_input(settings.model)}
     inputs |= {"base": model_input(settings.base)} if settings.base else {}
-    session = Session(settings, inputs, contract.to_dict())
-    if session.up_to_date:
-        return settings.output
-    labels = settings.labels
-    teacher = _teacher(settings, labels)
-    index = open_lexical(settings.index) if settings.index else None
-    base = open_encoder(settings.base) if settings.base is not None else None
-    session.seed()  # initializes a projection
-    fields = asdict(contract if base is None else contract.changed(dim=base.dim))
-    encoder = load_start(settings.model, settings.device, settings, **fields)
-    if base is not None:
-        encoder.start_at_zero()
-    counts: dict[str, int] = {}
-
-    def prepare(work: Path) -> Job[Any]:
-        queries = LabeledQueries(open_labels(labels), settings.collection, settings, work)
-        counts.update(queries=len(queries), dropped=queries.dropped)
-        sources = BatchSources(scorer=teacher, base=base)
-        learner = DenseLearner(encoder, _objective(settings, encoder), session.precision, settings.chunk_size, sources)
-        negatives = None
-        if count := settings.dynamic_negatives:
-            negatives = StudentNegatives(encoder, queries.texts, settings, learner.precision, count)
-        batches, steps = learner.batches(queries.batches, negatives), session.steps(len(queries))
-        whole = encoder if base is None else Combination(SUM, (base, encoder))
-        return Job(learner, batches, steps, save, _validator(settings, index, whole), REMEDY)
-
-    def save(folder: Path) -> dict[str, Any]:
-        if settings.base is None:
-            encoder.save(folder)
-        else:
-            composite.add_part(folder, settings.base, encoder, SUM, artifacts.hard_link)
-        return counts
-
-    state = session.train(prepare)
-    session.note(state, f"{console.counted(query=counts['queries'])} ({counts['dropped']:,} with too few hits dropped)")
+    session = Session(settings, inputs, imitation.trained_contract(settings).to_dict())
+    if not session.up_to_date:
+        imitation.fit_transformer(settings, session)
     return settings.output
 
 
-def _teacher(settings: TrainLambda, labels: Path) -> Scorer | None:
-    """Return BM25, if it made the labels, as the teacher of all documents of a batch; None for scores in the labels."""
-    if settings.loss != "listwise" or settings.index is None:
-        return None
-    made = artifacts.read_manifest(labels, Kind.LABELS).inputs.get("index")
-    if made is not None and made["kind"] in (Kind.LEXICAL_INDEX, Kind.SHARDS):
-        return PostingsScorer(open_lexical(settings.index))
-    if settings.dynamic_negatives:
-        reason = f"{labels} are of a run or a retriever, which scores no further documents; omit it"
-        raise option_error("dynamic_negatives", settings.dynamic_negatives, reason, code="conflicting-options")
-    return None
-
-
-def _train_static(settings: TrainLambda) -> Path:
+def _fields(settings: TrainLambda) -> tuple[str, ...]:
+    """Return the fields of the index, of which an encoder reads title and text."""
     assert settings.index is not None
-    assert settings.dim is not None
-    session = Session(settings, _inputs(settings))
-    if session.up_to_date:
-        return settings.output
-    index = open_bm25(settings.index)
     indexes = {settings.index: [artifacts.read_manifest(settings.index)]}
     belongs_together(indexes=indexes, corpus=collections.corpus_path(settings.collection))
     fields = weighted_fields(artifacts.read_manifest(settings.index, Kind.LEXICAL_INDEX).options["fields"])
     if others := [name for name in fields if name not in ("title", "text")]:
         problem = f"{settings.index}: has the field '{others[0]}', but encoders read only title and text; index those"
         raise InputError(problem, code="other-fields", path=settings.index, field=others[0])
-    rows = min(settings.vocab_size, len(index.idf)) + settings.hash_buckets
-    tables = f"train-lambda: tables of {rows:,} terms and {settings.dim:,} dimensions"
-    console.forecast(_BYTES * rows * settings.dim, tables, "use a smaller --vocab-size or --dim")
-    encoder = StaticEncoder.over(index, fields, settings.dim, settings.vocab_size, settings.hash_buckets)
-    texts = pl.concat([table["text"] for table in open_labels(settings.labels).tables()]) if settings.labels else None
-
-    def prepare(work: Path) -> Job[Any]:
-        source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work))
-        with console.progress("compute singular vectors", unit="tables"):
-            static.initialize(encoder, source, len(index.docids), settings.seed)
-        learner = static.StaticLearner(encoder, settings.temperature, settings.matryoshka_dims)
-        return Job(learner, source.batches, settings.max_steps or 0, save, _validator(settings, index, encoder))
-
-    def save(folder: Path) -> dict[str, Any]:
-        encoder.save(folder)
-        return {"terms": len(encoder.terms), "dim": encoder.dim}
-
-    state = session.train(prepare, "cpu")
-    session.note(state, f"static, {console.counted(term=len(encoder.terms))}, {encoder.dim} dimensions")
-    return settings.output
+    return fields
 
 
-def _inputs(settings: TrainLambda) -> dict[str, Path | None]:
+def _inputs(settings: TrainLambda) -> dict[str, Path | artifacts.Named | None]:
     dev = collections.queries_path(settings.collection, settings.dev) if settings.dev is not None else None
     corpus = collections.corpus_path(settings.collection)
     return {"corpus": corpus, "index": settings.index, "labels": settings.labels, "dev": dev}
-
-
-def _objective(settings: TrainLambda, encoder: TransformerEncoder) -> losses.Objective:
-    temperature = losses.usual_temperature(encoder.contract.normalize)
-    objective: losses.Objective = partial(losses.nll, temperature=temperature)
-    if settings.loss == "listwise":
-        objective = partial(losses.listwise, temperature=settings.temperature, own_temperature=temperature)
-    return losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, encoder.contract.normalize)
-
-
-def _validator(settings: TrainLambda, index: LexicalIndex | None, encoder: Encoder) -> Validator | None:
-    if settings.dev is None or index is None or parallel.rank():
-        return None
-    queries = collections.read_queries(collections.queries_path(settings.collection, settings.dev))
-    queries = queries.select("qid", "text").head(settings.dev_queries)
-    pool = SurrogatePool.of(
-        queries,
-        index.search(queries, DEV_DEPTH),
-        partial(collections.texts, settings.collection),
-        score=lambda pairs: index.score(pairs, queries),
-        negatives=settings.negatives,
-    )
-    criterion = "dev_MRR" if settings.keep == "best" else None
-    return Validator(partial(pool.measure, encoder), settings.eval_steps, criterion)

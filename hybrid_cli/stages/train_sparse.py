@@ -72,7 +72,7 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
         recall = RecallLearner(encoder, session.precision, settings.chunk_size)
         return Job(recall, passages.batches, session.steps(len(passages)), save)
     steps = session.steps(len(examples))
-    sampled, teacher_scores = taught(settings, examples, examples, work)
+    sampled, teacher_scores = taught(settings, session, examples, examples, work)
     relevance = taught_loss(settings, settings.loss, settings.temperature)
     objective = sparse_objective(relevance, settings, steps, encoder.dim, settings.architecture == "sparterm")
     form = Contract(query_prefix=encoder.contract.query_prefix, doc_prefix=encoder.contract.doc_prefix)
@@ -80,5 +80,5 @@ def _job(settings: TrainSparse, session: Session, encoder: SparseEncoder, exampl
     masking = MatchMasking(tokenizer, form, matches) if matches else None
     sources = BatchSources(masking=masking, teacher_scores=teacher_scores)
     learner = DenseLearner(encoder, objective, session.precision, settings.chunk_size, sources)
-    validation = dev_validator(settings, encoder, steps, whole=False)
+    validation = dev_validator(settings, session, encoder, examples, whole=False)
     return Job(learner, learner.batches(partial(sampled.batches, settings)), steps, save, validation, HARDER_NEGATIVES)

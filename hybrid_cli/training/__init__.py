@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from hybrid_cli import lazy
 
 if TYPE_CHECKING:
-    from hybrid_cli.training.in_memory import train
     from hybrid_cli.training.loop import Callback
 else:
-    __getattr__, __dir__ = lazy.attach(__name__, {"in_memory": ["train"], "loop": ["Callback"]})
+    __getattr__, __dir__ = lazy.attach(__name__, {"loop": ["Callback"]})
 
-__all__ = ["Callback", "train"]
+__all__ = ["Callback"]

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from hybrid_cli import console, draws, storage
 from hybrid_cli.errors import path_error
 from hybrid_cli.storage import Kind
+from hybrid_cli.storage.tables import ROWS_PER_GROUP
 from hybrid_cli.threads import ThreadPool
 from hybrid_cli.training.options import Optimization, Sampling
 
@@ -58,7 +59,8 @@ class Examples:
         if table is None:
             storage.check_table(Path(path), Kind.EXAMPLES)
         else:
-            pq.write_table(table.cast(storage.SCHEMAS[Kind.EXAMPLES]), stored := pa.BufferOutputStream())
+            schema, stored = storage.SCHEMAS[Kind.EXAMPLES], pa.BufferOutputStream()
+            pq.write_table(table.select(schema.names).cast(schema), stored, ROWS_PER_GROUP)  # as in a file
             source = pa.BufferReader(stored.getvalue())
         self._file, self.path, self.remove_query = pq.ParquetFile(source), path, remove_query
         self._sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
@@ -76,7 +78,8 @@ class Examples:
             InputError: the examples were mined without a lexical index.
         """
         if self._file.read(columns=["lexical_score"])["lexical_score"].null_count:
-            raise path_error(self.path, "has no lexical scores; mine with --index", code="no-scores")
+            problem = "has no lexical scores; mine with --index, or pass another --scorer"
+            raise path_error(self.path, problem, code="no-scores", option="scorer")
 
     def check_teacher(self) -> None:
         """Refuse examples of which a document has no score of a teacher.
@@ -91,7 +94,7 @@ class Examples:
             count, documents = count + len(lacking), documents + len(rows)
         advice = "score the examples with `hybrid rerank`, mine with --scores, or pass --teacher"
         if count == documents:
-            raise path_error(self.path, f"has no scores of a teacher; {advice}", code="no-scores")
+            raise path_error(self.path, f"has no scores of a teacher; {advice}", code="no-scores", option="teacher")
         if missing is not None:
             facts = {"query": missing["qid"], "document": missing["docid"], "count": count}
             problem = f"{count:,} documents have no score of the teacher ({missing['qid']}, {missing['docid']})"
@@ -150,6 +153,10 @@ class Examples:
     def queries(self) -> Iterator[pl.DataFrame]:
         """Yield tables with the column `text`: every query once, in file order."""
         yield self._table("query").rename({"query": "text"}).unique(maintain_order=True)
+
+    def asked(self) -> pl.DataFrame:
+        """Return qid and text of all queries, each once."""
+        return self._table("qid", "query").rename({"query": "text"}).unique()
 
     def queries_of_positives(self) -> pl.DataFrame:
         """Return docid, title, text and queries (a list) of every positive, in file order."""

@@ -205,7 +205,7 @@ class DevValidation:
     """
 
     examples: DevExamples
-    trained: Path
+    trained: Examples
     options: Validation
     step_documents: int
     steps: int
@@ -275,11 +275,9 @@ def _bm25(index: LexicalIndex | None, projection: SignProjection | None, docids:
     return Bm25Scorer(index, docids) if projection is None else Bm25Vectors(index, projection, docids)
 
 
-def _warn_of_training_queries(examples: Path | str, queries: pl.DataFrame, trained: Path) -> None:
+def _warn_of_training_queries(examples: Path | str, queries: pl.DataFrame, trained: Examples) -> None:
     """Warn about queries of the validation that are in the training examples too, with the same id and text."""
-    known = pl.scan_parquet(trained, glob=False).select("qid", text="query").unique()
-    both = known.join(queries.lazy(), on=["qid", "text"])
-    if common := both.select(pl.len()).collect().item():
+    if common := len(trained.asked().join(queries, on=["qid", "text"])):
         problem = f"{common:,} of the {len(queries):,} dev queries are training queries; mine another split"
         facts = {"path": examples, "count": common, "queries": len(queries)}
         console.warn(f"{examples}: {problem}", code="trained-on-queries", **facts)

@@ -30,6 +30,9 @@ from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training.batches import Group, batches
 from hybrid_cli.training.options import Imitation, Labeling
 
+QUERIES_IN_A_SHARD = 8_192  # bounds the memory, together with the hits
+HITS_IN_A_SHARD = 1 << 22
+
 Longs: TypeAlias = npt.NDArray[np.int64]
 # Number of hits of each query, [Q]; docids and scores of all hits, query after query, best first.
 Hits: TypeAlias = tuple[npt.NDArray[np.integer], pl.Series, npt.NDArray[np.float32]]
@@ -70,6 +73,35 @@ class Labels:
     def tables(self) -> Iterator[pl.DataFrame]:
         """Yield the shards in order; see `read`."""
         return map(self.read, range(self.shards))
+
+
+class LabelsInMemory(Labels):
+    """Labels of queries, as `hybrid label` writes them.
+
+    Args:
+        queries: the queries to label.
+        teacher: ranks their hits.
+        depth: maximum hits of a query.
+    """
+
+    def __init__(self, queries: Queries, teacher: Teacher, depth: int):
+        self.folder, self.depth = Path("the labels"), depth
+        shards = storage.regroup((block.to_arrow() for block in queries.blocks), shard_size(depth))
+        blocks = [pl.DataFrame(pl.from_arrow(shard)) for shard in shards]
+        self._shards = [pl.DataFrame(pl.from_arrow(labelled(block, teacher(block)))) for block in blocks]
+        self.shards = len(self._shards)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    def read(self, shard: int) -> pl.DataFrame:
+        """See `Labels`."""
+        return self._shards[shard]
+
+
+def shard_size(depth: int) -> int:
+    """Return the number of queries in a shard."""
+    return min(QUERIES_IN_A_SHARD, max(1, HITS_IN_A_SHARD // depth))
 
 
 def shard_path(folder: Path, number: int) -> Path:

@@ -63,6 +63,7 @@ class _OfPlugins:
 
 OF_PLUGINS = _OfPlugins()
 SCORED, MAY_BE_TAUGHT = (*RESIDUALS, OF_PLUGINS), (*TAUGHT, OF_PLUGINS)  # losses that may read scorer or teacher
+SCORER_WEIGHT = 0.1  # of BM25
 XI = 1.0  # margin where the scorer's scores are equal
 
 BM25, RANDOM, RUN, GIVEN_FILE = "bm25", "random", "run", "given"  # sources of negatives

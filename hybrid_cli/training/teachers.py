@@ -25,6 +25,7 @@ from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.lexical.impacts import DocumentImpacts
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.runs.index import Index
 from hybrid_cli.storage import SCHEMAS, Kind, disk, layout
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, Group
@@ -99,6 +100,25 @@ class PostingsScorer:
         matrix = np.zeros((len(queries), len(rows)))
         kernels.score_every(rows, *self.index.kernel_arguments(self.index.bags(queries)), matrix)
         scores: Floats = matrix[:, columns].astype(np.float32)
+        return scores
+
+
+@dataclass(frozen=True)
+class IndexScorer:
+    """Scores of any index that scores pairs, such as a retriever.
+
+    Attributes:
+        index: the index.
+    """
+
+    index: Index
+
+    def scores(self, queries: Sequence[str], docids: Sequence[str]) -> Floats:
+        """Return the scores [n, m] of every query and every document."""
+        prepared = self.index.prepare(pl.DataFrame({"qid": map(str, range(len(queries))), "text": queries}))
+        rows = self.index.documents.rows(pl.Series(docids, dtype=pl.String))
+        pairs = np.repeat(np.arange(len(queries)), len(rows)), np.tile(rows, len(queries))
+        scores: Floats = self.index.scores(prepared, *pairs).astype(np.float32).reshape(len(queries), len(docids))
         return scores
 
 

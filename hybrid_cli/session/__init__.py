@@ -1,12 +1,17 @@
-"""Common steps of all training commands: device, precision, output, training loop, files, and the teacher."""
+"""Common steps of all training commands: device, precision, output, training loop, files, and the teacher.
+
+The modules of the package have the steps of the commands that `train` offers in memory too (`in_memory`).
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -29,15 +34,19 @@ from hybrid_cli.training.loop import Callback, Job, Progress, Validator, epoch_s
 from hybrid_cli.training.options import OF_PLUGINS
 from hybrid_cli.training.teachers import SHARD_PAIRS, FrozenEncoder, ScoredExamples, TeacherScores, Texts, stored_scores
 
+T = TypeVar("T")
+
 
 class Session:
-    """Context of one call of a training command.
+    """Context of one training, of a command or in memory.
 
     Args:
         settings: options of the command.
         inputs: role -> file or folder; None for inputs that are not used.
         resolved: values for the manifest, which override options of the same name.
         kind: kind of the output.
+        given: role -> object in place of what the option of its name names, and `callback`, for a training in memory,
+            which has no output; None for one of a command.
 
     Attributes:
         precision: precision of the forward pass.
@@ -50,9 +59,10 @@ class Session:
     def __init__(
         self,
         settings: Training,
-        inputs: Mapping[str, Path | artifacts.Named | None],
+        inputs: Mapping[str, Path | artifacts.Named | None] | None = None,
         resolved: Mapping[str, Any] | None = None,
         kind: Kind = Kind.ENCODER,
+        given: Mapping[str, Any] | None = None,
     ):
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -64,14 +74,25 @@ class Session:
         if settings.applies("dtype"):
             self.precision = pick_dtype(settings.dtype, pick_device(settings.device))
             options["dtype"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
-        self._settings = settings
-        self._callbacks = list(map(open_callback, settings.callback))
+        self._settings, self.given = settings, given or {}
+        self._callbacks = [*map(open_callback, settings.callback), *self.given.get("callback", ())]
         self._tracker = open_tracker(settings.track) if settings.track else None
-        self._output = artifacts.output_of(
-            settings, kind, {role: path for role, path in inputs.items() if path is not None}, options
-        )
         self._epoch_steps: int | None = None
-        self.up_to_date = self._output.up_to_date
+        self._output: artifacts.Output | None = None
+        if given is None:
+            known = {role: path for role, path in (inputs or {}).items() if path is not None}
+            self._output = artifacts.output_of(settings, kind, known, options)
+        self.up_to_date = self._output is not None and self._output.up_to_date
+
+    def open(self, role: str, opener: Callable[[Any], T]) -> T:
+        """Return the object of a role: the given one, or what the option of its name names, opened."""
+        opened: T = self.given[role] if role in self.given else opener(getattr(self._settings, role))
+        return opened
+
+    def encoder(self, role: str) -> Encoder:
+        """Return the encoder of a role."""
+        settings = self._settings
+        return self.open(role, partial(open_encoder, device=settings.device, dtype=settings.dtype))
 
     def train(self, prepare: Callable[[Path], Job[Any]], device: str | None = None) -> Progress:
         """Run the loop and write the encoder with its learning curve.
@@ -83,6 +104,12 @@ class Session:
         Returns:
             Learning curve and number of steps.
         """
+        if self._output is None:
+            with tempfile.TemporaryDirectory() as folder:
+                job = replace(prepare(Path(folder)), epoch_steps=self._epoch_steps)
+                state = train(job, self._settings, Path(folder), self._callbacks)
+            job.learner.model.eval()
+            return state
         with _folder(self._output, device or self._settings.device) as (work, counts):
             job = prepare(work)
             if not parallel.rank():
@@ -116,7 +143,9 @@ class Session:
         if state.step and not state.best_step:
             problem = "no validation was better than that before the training, whose weights are kept; pass --keep last"
             console.warn(f"{self._settings.command}: {problem}", code="no-better-validation", option="keep")
-        self._output.note(f"{facts}, kept step {state.best_step:,}", kept=state.best_step, steps=state.step, **counts)
+        if self._output is not None:
+            facts = f"{facts}, kept step {state.best_step:,}"
+            self._output.note(facts, kept=state.best_step, steps=state.step, **counts)
 
     def steps(self, examples: int) -> int:
         """Return the number of optimizer steps for `examples` training examples; warn about options without effect."""
@@ -184,8 +213,9 @@ class EpochKeeper(Callback):
 
 def dev_validator(
     settings: TrainDense | DistillLite | TrainSparse,
+    session: Session,
     encoder: Encoder,
-    steps: int,
+    trained: Examples,
     index: Path | None = None,
     **more: Any,
 ) -> Validator | None:
@@ -193,19 +223,20 @@ def dev_validator(
 
     Args:
         settings: dev examples and options.
+        session: the training.
         encoder: encoder to measure.
-        steps: number of optimizer steps.
+        trained: training examples.
         index: lexical index.
         more: other fields of `DevValidation`.
     """
     if settings.dev is None or parallel.rank():
         return None
     how = DevValidation(
-        examples=open_dev_examples(settings.dev, index, settings.threads),
-        trained=settings.training_examples,
+        examples=session.open("dev", partial(open_dev_examples, index=index, threads=settings.threads)),
+        trained=trained,
         options=settings,
         step_documents=settings.batch_size * settings.accumulate * (1 + settings.negatives),
-        steps=steps,
+        steps=steps_of(settings, len(trained)),
         **more,
     )
     return validator(encoder, how)
@@ -260,12 +291,13 @@ def check_teacher(settings: TrainDense | TrainSparse | DistillLite, examples: Ex
 
 
 def taught(
-    settings: TrainDense | TrainSparse, examples: Examples, known: Texts, work: Path
+    settings: TrainDense | TrainSparse, session: Session, examples: Examples, known: Texts, work: Path
 ) -> tuple[Examples, TeacherScores | None]:
     """Return the examples to train on, and the scores of the teacher, if there is one.
 
     Args:
         settings: settings of the training.
+        session: the training.
         examples: training examples.
         known: all texts that may be in a batch.
         work: folder of the unfinished artifact, where scores or vectors are stored for resuming.
@@ -274,17 +306,17 @@ def taught(
         return examples, stored_scores if settings.loss == OF_PLUGINS else None
     if settings.teacher is None:
         return examples, stored_scores
-    how: Any = {"device": settings.device, "dtype": settings.dtype}
-    index = open_dense(Path(settings.teacher)) if _is_index(settings.teacher) else None
-    if index is not None or not is_reranker(resolve(settings.teacher)):
-        encoder = query_encoder(index, device=settings.device) if index else open_encoder(settings.teacher, **how)
+    given = session.given.get("teacher")
+    index = open_dense(Path(settings.teacher)) if given is None and _is_index(settings.teacher) else None
+    if index is not None or (hasattr(given, "encode_queries") if given else not is_reranker(resolve(settings.teacher))):
+        encoder = query_encoder(index, device=settings.device) if index is not None else session.encoder("teacher")
         vectors = FrozenEncoder(encoder, known, work, "teacher-", index)
         in_batch = settings.distill == "kl" and settings.in_batch
         return examples, vectors.batch_scores if in_batch else vectors.own_scores
-    teacher, file = settings.teacher, work / layout.SCORED
+    file, load = work / layout.SCORED, partial(load_reranker, device=settings.device, dtype=settings.dtype)
     for first in parallel.first_alone():
         if first and not file.exists():
-            job = ScoredExamples(examples, work / layout.SCORES, lambda: load_reranker(teacher, **how), SHARD_PAIRS)
+            job = ScoredExamples(examples, work / layout.SCORES, partial(session.open, "teacher", load), SHARD_PAIRS)
             job.score()
             with storage.replacing(file) as scratch:
                 record = Record(Kind.EXAMPLES, settings.command)

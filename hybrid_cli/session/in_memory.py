@@ -1,0 +1,211 @@
+"""Training in memory: the trainings of `train-dense`, `distill-lite` and `train-lambda`, without files.
+
+bm25 = BM25().index(data := open_collection("data/mine"))
+encoder = train("minilm", data, loss="residual-margin", scorer=bm25, dev="dev", steps=200)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hybrid_cli.artifacts.examples import open_examples
+from hybrid_cli.artifacts.opening import open_bm25
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.collection import Collection
+from hybrid_cli.commands import DistillLite, Label, MineNegatives, TrainDense, TrainLambda
+from hybrid_cli.encoders.contract import Encoder
+from hybrid_cli.encoders.options import MODEL
+from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.evaluation.measures import qrels_table
+from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.runs.given import queries_table
+from hybrid_cli.runs.index import Index
+from hybrid_cli.session import Session, dense, imitation
+from hybrid_cli.session.mining import MinedCollection
+from hybrid_cli.training.batches import Examples
+from hybrid_cli.training.dev_set import DevExamples
+from hybrid_cli.training.in_memory import examples_table
+from hybrid_cli.training.labels import LabelsInMemory, given_queries, matrix_teacher, sentence_queries
+from hybrid_cli.training.options import BM25, RANDOM, SCORER_WEIGHT
+
+METHODS: dict[str, type[TrainDense | DistillLite | TrainLambda]]
+METHODS = {kind.command: kind for kind in (TrainDense, DistillLite, TrainLambda)}
+_OF_FILES = {"output", "overwrite", "limits", "track", "keep_epochs", "training_examples", "collection", "model"}
+_OBJECT = "an object"  # value of an option in whose place there is an object
+_TRAIN = "train"  # split with the examples, and with the queries whose lengths cropped sentences get
+
+
+def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDense.command, **options: Any) -> Encoder:
+    """Train an encoder in memory, and return it; the weights are those of the command on the same examples.
+
+    Args:
+        model: start model: minilm by default, a folder, or a Hugging Face id.
+        data: a collection (`open_collection`), whose negatives are mined, or whose labels are made, in the call;
+            examples: dictionaries with `query`, `positive` and `negatives` (a list), texts or dictionaries with `text`
+            and maybe `title`, `docid` and `teacher_score`; or the path of training examples.
+        method: `train-dense` by default, `distill-lite` or `train-lambda`.
+        options: options of the command of this name, such as `loss`, `steps`, `seed` and `dtype`; of a collection also
+            those of `mine-negatives` or `label`, such as `split` ("train" by default), `sources` or `max_queries`.
+            `index` may be an index of BM25 in memory, `scorer` also an encoder or another index,
+            `teacher` an encoder or a reranker, `callback` one or several objects of `Callback`, and `dev` a split, or
+            queries and judgments.
+
+    Returns:
+        The trained encoder.
+
+    Raises:
+        InputError: unusable data, model or options, or a loss without its inputs.
+
+    Example:
+        >>> from hybrid_cli import train
+        >>> examples = [{"query": "wrap a cell", "positive": "Wrap text in a cell.", "negatives": ["Render a bar."]}]
+        >>> trained = train("minilm", examples, steps=1, batch_size=1)
+        >>> trained.encode_queries(["progress"]).shape
+        (1, 384)
+    """
+    if method not in METHODS:
+        raise InputError(f"method {method}: choices: {', '.join(METHODS)}", code="unknown-choice", value=method)
+    if not isinstance(model, str | Path):
+        raise InputError(
+            f"train: the model is {type(model).__name__}; pass the model, then the data", code="other-type"
+        )
+    kind = METHODS[method]
+    source = Label if kind is TrainLambda else MineNegatives
+    of_source = source.declared().keys() - {*kind.declared(), "index"} if isinstance(data, Collection) else set[str]()
+    values = kind.by_field(options, {*of_source, "index"})
+    if taken := sorted(values.keys() & _OF_FILES):
+        raise option_error(taken[0], None, "is of the command; omit it", code="option-does-not-apply")
+    more = {name: values.pop(name) for name in of_source if name in values}
+    if isinstance(data, Collection) and "seed" in values:
+        more["seed"] = values["seed"]
+    given = _objects(values)
+    lexical, dev = given.get("index"), values.get("dev")
+    values |= {} if model == MODEL else {"model": str(model)}
+    if kind is TrainLambda:
+        values["collection"] = data.path if isinstance(data, Collection) else _OBJECT
+        values |= {} if values.get("encoder") == "static" else {"labels": _OBJECT}
+    else:
+        values["training_examples"] = _OBJECT
+        if dev is not None and not (isinstance(dev, str | Path) and Path(dev).exists()):
+            values["dev"] = _OBJECT
+        if values.get("scorer") == BM25 and lexical is not None and not isinstance(data, Collection | str | Path):
+            given["scorer"], values["scorer"] = lexical, _OBJECT
+            values.setdefault("scorer_weight", SCORER_WEIGHT)
+    settings = _settings(kind, values, "index" in options and "index" in kind.declared(), lexical)
+    if settings.values().get("labels"):
+        given["labels"] = _labels(data, lexical, more)
+    elif kind is not TrainLambda:
+        given["training_examples"] = _examples(data, lexical, more)
+        given |= {"dev": _dev_examples(data, lexical, dev)} if values.get("dev") == _OBJECT else {}
+    return _fitted(settings, Session(settings, given=given), data)
+
+
+def _objects(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the objects out of the values of options; a scorer of BM25 is an index, too."""
+    callbacks = values.pop("callback", ())
+    callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    values["callback"] = [name for name in callbacks if isinstance(name, str)]
+    given: dict[str, Any] = {"callback": [one for one in callbacks if not isinstance(one, str)]}
+    for role in ("index", "scorer", "teacher", "base"):
+        value = values.get(role)
+        value = open_bm25(Path(value)) if role == "index" and isinstance(value, str | Path) else value
+        value = inner if isinstance(inner := getattr(value, "index", None), Index) else value  # of `open_index`
+        if value is None or isinstance(value, str | Path):
+            continue
+        needed = {"index": LexicalIndex, "scorer": Index}.get(role)
+        if needed and not isinstance(value, needed) and not (role == "scorer" and hasattr(value, "encode_queries")):
+            raise option_error(role, type(value).__name__, "pass an index in memory, or its path", code="other-type")
+        if role == "scorer" and isinstance(value, LexicalIndex):
+            given.setdefault("index", value)
+            values[role] = BM25
+        else:
+            given[role], values[role] = value, _OBJECT
+    values.pop("index", None)
+    return given
+
+
+def _settings(kind: Any, values: dict[str, Any], explicit: bool, lexical: LexicalIndex | None) -> Any:
+    """Return the settings, with the index where it applies if it is given, and where it is needed in any case."""
+    if kind is DistillLite and "teacher" not in values:
+        raise option_error("teacher", None, f"{kind.command} needs an encoder", code="missing-option")
+    values["output"], indexed = _OBJECT, {**values, "index": _OBJECT, "output": _OBJECT}
+    try:
+        return kind(**indexed if explicit else values)
+    except InputError as error:
+        if lexical is None or error.fields.get("option") != "index":
+            raise
+        return kind(**values if explicit else indexed)
+
+
+def _fitted(settings: TrainDense | DistillLite | TrainLambda, session: Session, data: Any) -> Encoder:
+    if isinstance(settings, DistillLite):
+        return dense.distill(settings, session)
+    if isinstance(settings, TrainDense):
+        if settings.refresh_negatives is None:
+            return dense.fit(settings, session)
+        return dense.fit(settings, session, collections.corpus_path(_collection(data, "refresh_negatives").path))
+    if settings.encoder == "static":
+        return imitation.fit_static(settings, session, ("title", "text"))
+    return imitation.fit_transformer(settings, session)
+
+
+def _collection(data: Any, option: str) -> Collection:
+    if not isinstance(data, Collection):
+        raise option_error(option, None, "needs data of open_collection", code="needs-collection")
+    return data
+
+
+def _examples(data: Any, lexical: LexicalIndex | None, options: Mapping[str, Any]) -> Examples:
+    if isinstance(data, Collection):
+        return _mined(data, lexical, {"split": _TRAIN if _TRAIN in data.splits else None, **options})
+    if isinstance(data, str | Path):
+        return open_examples(Path(data))
+    if not isinstance(data, Sequence):
+        problem = f"train: the data are {type(data).__name__}; pass a collection, a list of examples, or their path"
+        raise InputError(problem, code="other-type")
+    return Examples("the examples", table=examples_table(data))
+
+
+def _mined(
+    data: Collection, lexical: LexicalIndex | None, options: Mapping[str, Any], judged: tuple[Any, Any] | None = None
+) -> Examples:
+    """Mine the examples of a split, or of queries and judgments, by BM25 if there is an index, else at random."""
+    defaults: dict[str, Any] = {"sources": [RANDOM]} if lexical is None else {"index": _OBJECT}
+    settings = MineNegatives(data.path, output=_OBJECT, **{**defaults, **options})
+    settings = settings.with_depth(collections.document_count(data.path))
+    if judged is None:
+        queries, qrels = data.queries(settings.split), data.qrels(settings.split)
+        own = collections.queries_in_corpus(data.path, settings.split) > 0
+    else:
+        queries, qrels, own = queries_table(judged[0]), qrels_table(judged[1]), False
+    mined = MinedCollection.of(settings, queries, qrels, None if lexical is None else lambda: lexical, own)
+    tables = list(mined.miner.rows(mined.examples, mined.chosen))
+    name = f"the examples of {data.path}"
+    return Examples(name, own, pa.concat_tables(tables))
+
+
+def _dev_examples(data: Any, lexical: LexicalIndex | None, dev: Any) -> DevExamples:
+    """Return the examples of a split of a collection, or of queries and judgments."""
+    data = _collection(data, "dev")
+    examples = _mined(data, lexical, {"split": dev}) if isinstance(dev, str) else _mined(data, lexical, {}, dev)
+    return DevExamples(examples, data.path, lexical)
+
+
+def _labels(data: Any, lexical: LexicalIndex | None, options: Mapping[str, Any]) -> LabelsInMemory:
+    """Label queries with the hits of BM25."""
+    data = _collection(data, "method")
+    if lexical is None:
+        raise option_error("index", None, "train-lambda needs the index of the collection", code="missing-option")
+    settings = Label(data.path, index=_OBJECT, output=_OBJECT, **options)
+    if settings.split is not None or settings.queries is not None:
+        file = collections.queries_path(settings.queries or data.path, settings.split)
+        queries = given_queries(file, settings)
+    else:
+        cropped = settings.queries_from == "cropped" and _TRAIN in data.splits
+        questions = collections.queries_path(data.path, _TRAIN) if cropped else None
+        queries = sentence_queries(collections.corpus_path(data.path), questions, lexical.language, settings)
+    return LabelsInMemory(queries, matrix_teacher(lexical, settings.depth), settings.depth)
