@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 40_963,
-    "files": 280,
+    "code lines": 40_956,
+    "files": 279,
     "commands": 38,
     "names of options": 240,
     "conditions": 159,
     "layers": 12,
-    "test lines": 41_826,
+    "test lines": 41_821,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -11,7 +11,7 @@ import pytest
 from command import Notices, raises
 from trainings import curve
 
-from hybrid_cli import BM25, Collection, Dense, Encoder, open_collection, open_encoder, open_index, train
+from hybrid_cli import BM25, Collection, Dense, Encoder, open_collection, open_encoder, open_index, plugins, train
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.label import label
 from hybrid_cli.stages.mine_negatives import mine_negatives
@@ -178,18 +178,13 @@ def reads_scorer(vectors: Any) -> Any:
         ({"method": "train-lambda"}, "needs-collection", "method"),
     ],
 )
-def test_a_loss_without_its_inputs_is_refused(
-    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], code: str, option: str
-) -> None:
-    monkeypatch.setitem(LOSSES._entries, "reads-scorer", plugin_entry())
-    with raises(code, option=option):
-        train(tiny_bert, EXAMPLES, **options, **STEPS)
-
-
-def plugin_entry() -> Any:
-    from hybrid_cli.plugins import Entry, Origin
-
-    return Entry("losses", "reads-scorer", Origin("tests"), reads_scorer)
+def test_a_loss_without_its_inputs_is_refused(tiny_bert: Path, options: dict[str, Any], code: str, option: str) -> None:
+    plugins.register("losses", "reads-scorer", reads_scorer)
+    try:
+        with raises(code, option=option):
+            train(tiny_bert, EXAMPLES, **options, **STEPS)
+    finally:
+        LOSSES.remove(plugins.Origin(__name__))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class Session:
             self._output = artifacts.output_of(settings, kind, known, options)
         self.up_to_date = self._output is not None and self._output.up_to_date
 
-    def open(self, role: str, opener: Callable[[Any], T]) -> T:
+    def input(self, role: str, opener: Callable[[Any], T]) -> T:
         """Return the object of a role: the given one, or what the option of its name names, opened."""
         opened: T = self.given[role] if role in self.given else opener(getattr(self._settings, role))
         return opened
@@ -92,7 +92,7 @@ class Session:
     def encoder(self, role: str) -> Encoder:
         """Return the encoder of a role."""
         settings = self._settings
-        return self.open(role, partial(open_encoder, device=settings.device, dtype=settings.dtype))
+        return self.input(role, partial(open_encoder, device=settings.device, dtype=settings.dtype))
 
     def train(self, prepare: Callable[[Path], Job[Any]], device: str | None = None) -> Progress:
         """Run the loop and write the encoder with its learning curve.
@@ -232,7 +232,7 @@ def dev_validator(
     if settings.dev is None or parallel.rank():
         return None
     how = DevValidation(
-        examples=session.open("dev", partial(open_dev_examples, index=index, threads=settings.threads)),
+        examples=session.input("dev", partial(open_dev_examples, index=index, threads=settings.threads)),
         trained=trained,
         options=settings,
         step_documents=settings.batch_size * settings.accumulate * (1 + settings.negatives),
@@ -316,7 +316,7 @@ def taught(
     file, load = work / layout.SCORED, partial(load_reranker, device=settings.device, dtype=settings.dtype)
     for first in parallel.first_alone():
         if first and not file.exists():
-            job = ScoredExamples(examples, work / layout.SCORES, partial(session.open, "teacher", load), SHARD_PAIRS)
+            job = ScoredExamples(examples, work / layout.SCORES, partial(session.input, "teacher", load), SHARD_PAIRS)
             job.score()
             with storage.replacing(file) as scratch:
                 record = Record(Kind.EXAMPLES, settings.command)

@@ -93,7 +93,7 @@ def fit(settings: TrainDense, session: Session, corpus: Path | None = None) -> E
     projection = SignProjection(encoder.dim, PROJECTION_SEED)
     vectors = None
     if settings.index is not None:
-        vectors = Bm25Vectors(session.open("index", open_bm25), projection, docids)
+        vectors = Bm25Vectors(session.input("index", open_bm25), projection, docids)
     _check_projection(settings, vectors)
     ensemble = session.encoder("boost") if settings.boost else None
     steps = session.steps(len(examples))
@@ -152,7 +152,7 @@ def _examples(settings: TrainDense, session: Session) -> Examples:
 
     Warns about examples that hold no errors of the ensemble that a learner is added to.
     """
-    examples = session.open("training_examples", open_examples)
+    examples = session.input("training_examples", open_examples)
     check_teacher(settings, examples)
     if settings.scored and settings.scorer == BM25 and not settings.uses_bm25:
         examples.check_lexical()
@@ -281,7 +281,7 @@ def distill(settings: DistillLite, session: Session) -> Encoder:
     Returns:
         The student, or the pair of query encoder and teacher.
     """
-    examples = session.open("training_examples", open_examples)
+    examples = session.input("training_examples", open_examples)
     check_teacher(settings, examples)
     teacher = session.encoder("teacher")
     session.seed()  # initializes the heads

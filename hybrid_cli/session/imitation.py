@@ -48,10 +48,10 @@ def fit_transformer(settings: TrainLambda, session: Session) -> Encoder:
     Returns:
         The encoder, or its sum with the `base`.
     """
-    contract, labels = trained_contract(settings), session.open("labels", open_labels)
+    contract, labels = trained_contract(settings), session.input("labels", open_labels)
     teacher = _teacher(settings, session)
-    index = session.open("index", open_lexical) if settings.index else None
-    base = session.open("base", open_encoder) if settings.base is not None else None
+    index = session.input("index", open_lexical) if settings.index else None
+    base = session.input("base", open_encoder) if settings.base is not None else None
     session.seed()  # initializes a projection
     fields = asdict(contract if base is None else contract.changed(dim=base.dim))
     encoder = load_start(settings.model, settings.device, settings, **fields)
@@ -88,7 +88,7 @@ def _teacher(settings: TrainLambda, session: Session) -> Scorer | None:
     if settings.loss != "listwise" or settings.index is None:
         return None
     if "labels" in session.given:
-        return PostingsScorer(session.open("index", open_lexical))
+        return PostingsScorer(session.input("index", open_lexical))
     made = artifacts.read_manifest(settings.labels, Kind.LABELS).inputs.get("index") if settings.labels else None
     if made is not None and made["kind"] in (Kind.LEXICAL_INDEX, Kind.SHARDS):
         return PostingsScorer(open_lexical(settings.index))
@@ -107,14 +107,14 @@ def fit_static(settings: TrainLambda, session: Session, fields: tuple[str, ...])
         fields: fields of the index, with their weights.
     """
     assert settings.dim is not None
-    index = session.open("index", open_bm25)
+    index = session.input("index", open_bm25)
     rows = min(settings.vocab_size, len(index.idf)) + settings.hash_buckets
     tables = f"train-lambda: tables of {rows:,} terms and {settings.dim:,} dimensions"
     console.forecast(_BYTES * rows * settings.dim, tables, "use a smaller --vocab-size or --dim")
     encoder = StaticEncoder.over(index, fields, settings.dim, settings.vocab_size, settings.hash_buckets)
     texts = None
     if settings.labels:
-        texts = pl.concat([table["text"] for table in session.open("labels", open_labels).tables()])
+        texts = pl.concat([table["text"] for table in session.input("labels", open_labels).tables()])
 
     def prepare(work: Path) -> Job[Any]:
         source = static.BagsOfTerms(index, encoder, settings, texts, mapped_impacts(index, work))

@@ -25,11 +25,11 @@ from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.runs.given import queries_table
 from hybrid_cli.runs.index import Index
 from hybrid_cli.session import Session, dense, imitation
-from hybrid_cli.session.mining import MinedCollection
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dev_set import DevExamples
 from hybrid_cli.training.in_memory import examples_table
 from hybrid_cli.training.labels import LabelsInMemory, given_queries, matrix_teacher, sentence_queries
+from hybrid_cli.training.mining import MinedCollection, Miner
 from hybrid_cli.training.options import BM25, RANDOM, SCORER_WEIGHT
 
 METHODS: dict[str, type[TrainDense | DistillLite | TrainLambda]]
@@ -182,7 +182,18 @@ def _mined(
         own = collections.queries_in_corpus(data.path, settings.split) > 0
     else:
         queries, qrels, own = queries_table(judged[0]), qrels_table(judged[1]), False
-    mined = MinedCollection.of(settings, queries, qrels, None if lexical is None else lambda: lexical, own)
+    miner = Miner(
+        collection=data.path,
+        plan=settings.plan(),
+        open_index=None if lexical is None else lambda: lexical,
+        depth=settings.depth or 0,
+        where=settings,
+        remedy=settings.fewer,
+        scores=settings.scores,
+        how=settings,
+        queries=queries,
+    )
+    mined = MinedCollection.of(miner, qrels, settings.positives == "first", own)
     tables = list(mined.miner.rows(mined.examples, mined.chosen))
     name = f"the examples of {data.path}"
     return Examples(name, own, pa.concat_tables(tables))

@@ -21,10 +21,9 @@ from hybrid_cli.commands import MineNegatives, Search
 from hybrid_cli.errors import option_error
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting import terminal
-from hybrid_cli.session.mining import MinedCollection
 from hybrid_cli.stages import call, stage
 from hybrid_cli.storage import Kind
-from hybrid_cli.training.mining import REPLACEMENTS, SHORT, Tally
+from hybrid_cli.training.mining import REPLACEMENTS, SHORT, MinedCollection, Miner, Tally
 from hybrid_cli.training.options import RANDOM
 
 _BEYOND = 50  # hits beyond the depth of mined negatives, some of which are relevant and filtered
@@ -134,11 +133,21 @@ def _mined(settings: MineNegatives, inputs: Mapping[str, Path]) -> MinedCollecti
         raise option_error("answer_filter", None, f"{inputs['queries']} has no answers", code="needs-answers")
     warn_raters(inputs["qrels"])
     qrels = collections.read_qrels(inputs["qrels"])
-    index = None
-    if settings.indexes:
-        index = partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
+    miner = Miner(
+        collection=settings.collections[0],
+        plan=settings.plan(),
+        open_index=partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
+        if settings.indexes
+        else None,
+        depth=settings.depth or 0,  # None without a source that ranks
+        where=settings,
+        remedy=settings.fewer,
+        scores=settings.scores,
+        how=settings,
+        queries=queries,
+    )
     own = collections.queries_in_corpus(inputs["queries"]) > 0
-    return MinedCollection.of(settings, queries, qrels, index, own)
+    return MinedCollection.of(miner, qrels, settings.positives == "first", own)
 
 
 def _inputs(settings: MineNegatives) -> dict[str, Path]:

@@ -521,6 +521,48 @@ class Miner:
         )
 
 
+@dataclass(frozen=True)
+class MinedCollection:
+    """The examples of one collection.
+
+    Attributes:
+        skipped: number of queries without a relevant document.
+    """
+
+    examples: pl.DataFrame
+    chosen: pl.DataFrame
+    miner: Miner
+    skipped: int
+
+    @classmethod
+    def of(cls, miner: Miner, qrels: pl.DataFrame, first: bool, own: bool) -> MinedCollection:
+        """Choose the negatives of all examples.
+
+        Args:
+            miner: draws negatives for its queries.
+            qrels: qid, docid, relevance.
+            first: keep the first relevant document of each query.
+            own: the document with the id of a query is the query itself.
+
+        Raises:
+            InputError: no query has a relevant document.
+        """
+        judged = pairs(miner.queries, qrels)
+        if not len(judged):
+            raise path_error(miner.collection, "has no relevant document for any query", code="no-judgments")
+        positives = pairs(miner.queries, qrels, True) if first else judged
+        examples = miner.forbid(positives, judged, own)
+        return cls(examples, miner.mine(examples), miner, len(miner.queries) - judged["qid"].n_unique())
+
+    def counts(self) -> dict[str, int]:
+        """Return counts for the manifest."""
+        return {
+            "queries": self.examples["qid"].n_unique(),
+            "queries_without_positive": self.skipped,
+            "negatives": len(self.chosen),
+        }
+
+
 def _run(path: Path, queries: pl.DataFrame) -> Run:
     """Open a run for reading in the order of the queries."""
     run = runs.open_run(path)
