@@ -833,6 +833,15 @@ def test_a_page_names_all_of_its_subject(page: str) -> None:
     assert not [name for name in NAMED[page] if name not in text]
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/extending.md"])
+def test_the_names_of_the_code_in_a_page_exist(page: str) -> None:
+    code = "\n".join(
+        file.read_text("utf-8") for folder in (ROOT, ROOT.parent / "tests") for file in folder.rglob("*.py")
+    )
+    named = re.findall(r"(?<!`)`([A-Za-z_]\w*)(?:\([^`]*\))?`(?!`)", (REPOSITORY / page).read_text("utf-8"))
+    assert not {*named} - {*re.findall(r"\w+", code)} - {"COMPUTING"}  # of the Makefile
+
+
 def test_the_navigation_of_the_site_has_every_page(reference: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS)
     listed = set(re.findall(r"'([^']+\.md)'", str(import_module("build").navigation())))
