@@ -3,6 +3,8 @@
 import json
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,14 @@ def test_an_interrupted_call_keeps_its_parts_and_threads_change_no_byte(
     made = index_bm25(tiny, output=tmp_path / "bm25", threads=1)
     assert storage.fingerprint(made) == storage.fingerprint(index)
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_query_on_the_command_line_imports_only_what_it_uses(index: Path) -> None:
+    unused = {"numba", "pandas", "pyarrow.compute", "pydantic", "scipy", "torch"}
+    code = f"import atexit, sys\natexit.register(lambda: print({unused} & sys.modules.keys()))\n"
+    words = [sys.executable, "-c", f"{code}from hybrid_cli.cli import run\nrun()", "search", "--index", index]
+    done = subprocess.run([*words, "--query", "salt water"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_another_k1_and_b_are_stored_without_reading_the_corpus(

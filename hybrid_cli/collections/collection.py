@@ -20,7 +20,6 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli import console, storage
@@ -148,9 +147,9 @@ def documents(
         while (batch := _next(batches, part)) is not None:
             docids = batch.column("docid")
             if docids.null_count:
-                number = row + pc.index(docids.is_null(), True).as_py() + 1
+                number = row + docids.is_null().index(True).as_py() + 1
                 raise Location(part, number, "row").error("no docid", code="missing-value", column="docid")
-            filled = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in texts.names]
+            filled = [batch.column(name).cast(pa.string()).fill_null("") for name in texts.names]
             filled += conformed(batch, metadata).columns
             yield pa.RecordBatch.from_arrays(filled, schema=schema)
             row += len(batch)

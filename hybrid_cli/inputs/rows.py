@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hybrid_cli.errors import InputError, path_error
@@ -464,6 +463,8 @@ def _parquet(file: InputFile) -> Table:
 def _texts(column: pa.Array) -> pa.Array:
     """Return whole numbers, dates and times as texts; ids are often numbers in Parquet. Times are in UTC."""
     if pa.types.is_timestamp(column.type):
+        import pyarrow.compute as pc
+
         return pc.strftime(column.cast(pa.timestamp(column.type.unit)), "%Y-%m-%dT%H:%M:%S")
     textual = pa.types.is_integer(column.type) or pa.types.is_date(column.type)
     return column.cast(pa.string()) if textual else column
@@ -471,6 +472,8 @@ def _texts(column: pa.Array) -> pa.Array:
 
 def _refuse_long(path: Path, above: int, columns: Mapping[str, pa.Array], bound: Limits) -> None:
     """Refuse a text that is too long for the limits."""
+    import pyarrow.compute as pc
+
     for column in columns.values():
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             longest = pc.max(pc.binary_length(column)).as_py() or 0

@@ -15,7 +15,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import english_words, jvm
@@ -91,6 +90,8 @@ class Analyzer:
 
     def _batch(self, texts: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
         """Analyze texts in one call; one by one if a text contains the marker."""
+        import pyarrow.compute as pc  # takes as long as a search
+
         words = self._call(_BETWEEN.join(texts))
         marks = np.flatnonzero(pc.equal(words, _MARKER).to_numpy(zero_copy_only=False))
         if len(marks) == len(texts) - 1:
@@ -107,7 +108,7 @@ class Analyzer:
         if marked:  # jnius takes one at the begin of a string for its byte order
             tokens.add(0, "")
         joined = self._join(self._line_end, jvm.cast("java.lang.Iterable", tokens))
-        words = pc.split_pattern(pa.array([joined]), "\n").flatten() if joined else pa.array([], pa.string())
+        words = pa.array(joined.split("\n") if joined else [], pa.string())
         return words[1:] if marked else words
 
 

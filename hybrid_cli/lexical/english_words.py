@@ -14,7 +14,6 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hybrid_cli.lexical.english import STOP_WORDS, stem
 from hybrid_cli.lexical.word_rules import english_rules
@@ -69,6 +68,8 @@ def tokens_of(texts: pa.Array, terms: Callable[[str], Sequence[str]] = terms_of)
         texts: [n] texts.
         terms: `terms_of`, with a cache for the texts of later calls.
     """
+    import pyarrow.compute as pc
+
     texts = texts.cast(pa.large_string())
     _, offsets, data = texts.buffers()
     begins = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
