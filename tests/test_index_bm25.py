@@ -80,7 +80,7 @@ def test_an_interrupted_call_keeps_its_parts_and_threads_change_no_byte(
 def test_a_query_on_the_command_line_imports_only_what_it_uses(index: Path) -> None:
     unused = {"numba", "pandas", "pyarrow.compute", "pydantic", "scipy", "torch"}
     code = f"import atexit, sys\natexit.register(lambda: print({unused} & sys.modules.keys()))\n"
-    words = [sys.executable, "-c", f"{code}from hybrid_cli.cli import run\nrun()", "search", "--index", index]
+    words = [sys.executable, "-c", f"{code}from hybrid_cli.cli import run\nrun()", "search", "--index", str(index)]
     done = subprocess.run([*words, "--query", "salt water"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
 
