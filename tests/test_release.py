@@ -98,7 +98,7 @@ search_query(index="a", query="b").suffix
 def test_the_result_of_each_command_has_one_type() -> None:
     for kind in commands.COMMANDS:
         name = kind.command.split()[0].replace("-", "_")
-        for function in (name, *kind.functions.values()):
+        for function in (name, *kind.result_functions.values()):
             result = get_type_hints(getattr(import_module(f"hybrid_cli.stages.{name}"), function))["return"]
             assert result is not Any, name
             assert not isinstance(result, UnionType), name

@@ -309,7 +309,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
             TRANSFORMER_INDEX: ("device",),
         },
     )
-    functions: ClassVar = {"ids": "list_ids"}
+    result_functions: ClassVar = {"ids": "list_ids"}
 
     add: OptionalPath = option(None)
     remove: OptionalPath = option(None)

@@ -251,7 +251,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         + scope(_TUNED, "seed")
     )
 
-    functions: ClassVar = {"query": "search_query", "interactive": "search_interactively"}
+    result_functions: ClassVar = {"query": "search_query", "interactive": "search_interactively"}
 
     index: PathOrPaths = option(REQUIRED)
     output: OptionalPath = redeclare(MayWrite, "output", needed=_WRITES)

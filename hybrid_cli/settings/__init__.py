@@ -59,7 +59,7 @@ class Settings:
             applies in each. A subclass that declares an option again, with `applies`, replaces its scopes.
         cases: options by the value of another one, in addition to the scopes; see `options_by`.
         option_panel: panel of the options that the class declares, without a panel of their own.
-        functions: options with a result of another type -> the function of the stage's module that returns it.
+        result_functions: options with a result of another type -> the function of the stage's module that returns it.
     """
 
     command: ClassVar[str] = ""
@@ -69,7 +69,7 @@ class Settings:
     scopes: ClassVar[tuple[Scope, ...]] = ()
     cases: ClassVar[tuple[Cases, ...]] = ()
     option_panel: ClassVar[str] = ""
-    functions: ClassVar[Mapping[str, str]] = {}
+    result_functions: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Complete the declarations of a class, before the dataclass reads them."""
@@ -225,12 +225,6 @@ class Settings:
     def changed(self, **values: Any) -> Self:
         """Return these settings with other values; None resets an option to its default."""
         return type(self)(**{**{name: getattr(self, name) for name in self.given}, **values})
-
-    @property
-    def function(self) -> str:
-        """Name of the function, in the module of the stage, for the options that are set."""
-        others = (function for name, function in self.functions.items() if getattr(self, name))
-        return next(others, self.command.split()[0].replace("-", "_"))
 
     @classmethod
     def by_field(cls, keywords: Mapping[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:

@@ -62,9 +62,9 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
             settings = args[0] if len(args) == 1 and isinstance(args[0], Settings) else made(*args, **options)
             if not isinstance(settings, cast("type[S]", kind)):
                 raise TypeError(f"{function.__name__}: needs {kind.__name__}, got {type(settings).__name__}")
-            if settings.functions and settings.function != function.__name__:
-                problem = f"{function.__name__}: call {settings.function} with these options, which has their result"
-                raise InputError(problem, code="other-function", function=settings.function)
+            if settings.result_functions and (other := _function_of(settings)) != function.__name__:
+                problem = f"{function.__name__}: call {other} with these options, which has their result"
+                raise InputError(problem, code="other-function", function=other)
             with (
                 require_packages(),
                 stage_scope(),
@@ -81,6 +81,12 @@ def stage(kind: Callable[P, S]) -> Callable[[Callable[[S], R]], Stage[S, P, R]]:
     return decorate
 
 
+def _function_of(settings: Settings) -> str:
+    """Return the name of the function, in the module of the stage, that has the result of the options."""
+    others = (function for name, function in settings.result_functions.items() if getattr(settings, name))
+    return next(others, settings.command.split()[0].replace("-", "_"))
+
+
 def call(settings: Settings) -> Any:
     """Call the stage of a settings object: `prepare trec` is the function `prepare` of `stages/prepare.py`."""
     with plugins.record_use():
@@ -88,4 +94,4 @@ def call(settings: Settings) -> Any:
         if command is not None and command.function is not None:
             return command.function(settings)
     name = settings.command.split()[0].replace("-", "_")
-    return getattr(import_module(f"hybrid_cli.stages.{name}"), settings.function)(settings)
+    return getattr(import_module(f"hybrid_cli.stages.{name}"), _function_of(settings))(settings)
