@@ -28,11 +28,11 @@ import torch
 from ratios import Row
 
 from hybrid_cli import open_index, open_retriever
-from hybrid_cli.api import OpenIndex
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import PreparePythonDocs
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.retrieval.retriever import Retriever
+from hybrid_cli.runs.given import queries_table
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
@@ -78,9 +78,9 @@ class StoredHits(Index):
         raise NotImplementedError
 
 
-def tasks_of(index: OpenIndex) -> tuple[dict[str, Callable[[str], Any]], Callable[[str], None]]:
+def tasks_of(index: Index) -> tuple[dict[str, Callable[[str], Any]], Callable[[str], None]]:
     """Return the tasks by name, each a function of the text of a query, and a function that prepares a query."""
-    retriever = index.index
+    retriever = index
     assert isinstance(retriever, Retriever)
     postings, vectors = retriever.sides.values()
     assert isinstance(postings, LexicalIndex)
@@ -101,12 +101,12 @@ def tasks_of(index: OpenIndex) -> tuple[dict[str, Callable[[str], Any]], Callabl
         "BM25": lambda text: postings.hits(postings.bags([text]), retriever.depth),
         "dense": lambda text: vectors.hits(encoded[text], retriever.depth),
         "fusion": lambda text: fusion.search(text, HITS),
-        WHOLE: lambda text: retriever.search(text, HITS),
+        WHOLE: lambda text: pl.concat(retriever.runs(queries_table(text), HITS)),
         WITH_TEXTS: lambda text: index.search(text, HITS),
     }, prepared
 
 
-def measure(indexes: dict[str, OpenIndex], texts: Sequence[str], threads: int, clock: Callable[[], float]) -> list[Row]:
+def measure(indexes: dict[str, Index], texts: Sequence[str], threads: int, clock: Callable[[], float]) -> list[Row]:
     """Print the latencies, and return the ratio of the parts to the retriever.
 
     Args:

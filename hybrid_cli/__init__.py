@@ -7,7 +7,7 @@ from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.version import __version__
 
 if TYPE_CHECKING:
-    from hybrid_cli.api import OpenIndex, open_collection, open_encoder, open_index, open_retriever, open_run
+    from hybrid_cli.api import open_collection, open_encoder, open_index, open_retriever, open_run
     from hybrid_cli.collections.collection import Collection
     from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.evaluation import evaluate
@@ -19,7 +19,7 @@ else:
     __getattr__, __dir__ = lazy.attach(
         __name__,
         {
-            "api": ["OpenIndex", "open_collection", "open_encoder", "open_index", "open_retriever", "open_run"],
+            "api": ["open_collection", "open_encoder", "open_index", "open_retriever", "open_run"],
             "collections.collection": ["Collection"],
             "encoders.contract": ["Encoder"],
             "evaluation.measures": ["evaluate"],
@@ -38,7 +38,6 @@ __all__ = [
     "HybridError",
     "Index",
     "InputError",
-    "OpenIndex",
     "Retriever",
     "__version__",
     "evaluate",

@@ -5,14 +5,16 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 import pytrec_eval
+import torch
 from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from hybrid_cli import (
     BM25,
     Dense,
     HybridError,
+    Retriever,
     evaluate,
     fuse,
     open_encoder,
@@ -34,8 +37,10 @@ from hybrid_cli import (
 )
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.measures import qrels_table
+from hybrid_cli.fusion.frames import recipe_of
 from hybrid_cli.fusion.methods import METHODS
-from hybrid_cli.runs.given import documents_table, queries_table
+from hybrid_cli.runs.given import documents_table, queries_table, run_table
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.fuse import fuse as fuse_stage
@@ -282,7 +287,7 @@ def test_five_lines_lead_from_texts_to_hits_of_both() -> None:
 def test_bm25_in_memory_has_the_hits_of_an_index(tiny: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     queries = collection.read_queries(collection.queries_path(tiny, "test"))
     index_bm25(tiny, output=tmp_path / "bm25", **options)
-    wanted = open_index(tmp_path / "bm25").search(queries, k=5).drop("title", "text")
+    wanted = open_index(tmp_path / "bm25").search(queries, k=5)
     assert_frame_equal(BM25(**options).index(corpus_of(tiny)).search(queries, k=5), wanted, check_exact=True)
 
 
@@ -290,7 +295,7 @@ def test_bm25_in_memory_has_the_hits_of_an_index(tiny: Path, tmp_path: Path, opt
 def test_dense_vectors_in_memory_have_the_hits_of_an_index(tiny: Path, tiny_bert: Path, tmp_path: Path, k: int) -> None:
     queries = collection.read_queries(collection.queries_path(tiny, "test"))
     encode(tiny, model=str(tiny_bert), dtype="fp32", output=tmp_path / "dense")
-    wanted = open_index(tmp_path / "dense").search(queries, k=k).drop("title", "text")
+    wanted = open_index(tmp_path / "dense").search(queries, k=k)
     found = Dense(open_encoder(tiny_bert, dtype="fp32")).index(corpus_of(tiny)).search(queries, k=k)
     assert_frame_equal(found, wanted, abs_tol=1e-5)
 
@@ -303,13 +308,127 @@ def test_lone_surrogates_of_documents_are_replaced_at_any_depth() -> None:
 def test_every_form_of_documents_and_queries_is_the_same_table() -> None:
     wanted = documents_table(dict(enumerate_texts()))
     rows = [{"docid": docid, "text": text} for docid, text in enumerate_texts()]
-    for form in (TEXTS, rows, pl.DataFrame(rows), pd.DataFrame(rows), pl.DataFrame(rows).rename({"docid": "doc_id"})):
+    frame = pl.DataFrame(rows)
+    named = [frame.rename({"docid": name}) for name in ("doc_id", "_id", "docno")]
+    for form in (TEXTS, rows, frame, pd.DataFrame(rows), *named, iter(enumerate_texts()), Dataset()):
         assert_frame_equal(documents_table(form), wanted)
     asked = queries_table(ASKED)
     frame = pl.DataFrame({"qid": list(ASKED), "text": list(ASKED.values())})
-    for other in (frame, pd.DataFrame(frame.to_dict(as_series=False)), frame.rename({"qid": "query_id"})):
+    named = [frame.rename({"qid": "query_id"}), frame.rename({"text": "query"}), frame.rename({"qid": "_id"})]
+    for other in (frame, pd.DataFrame(frame.to_dict(as_series=False)), *named, list(ASKED.items()), Dataset()):
         assert_frame_equal(queries_table(other), asked)
+    judged = qrels_table({"a": {"0": 1}})
+    for given_judgments in ([("a", "0", 1)], Dataset()):
+        assert_frame_equal(qrels_table(given_judgments), judged)
+    run = [("a", "0", 2.0), ("a", "1", 1.0)]
+    assert_frame_equal(run_table(run), run_table({"a": {"0": 2.0, "1": 1.0}}))
     assert queries_table("salt").rows() == queries_table(["salt"]).rows() == [("0", "salt")]
+
+
+class Doc(NamedTuple):
+    doc_id: str
+    text: str
+
+
+class AskedQuery(NamedTuple):
+    query_id: str
+    text: str
+
+
+class Qrel(NamedTuple):
+    query_id: str
+    doc_id: str
+    relevance: int
+    iteration: str
+
+
+class Dataset:
+    """A dataset as ir_datasets has it."""
+
+    def docs_iter(self) -> Iterator[Doc]:
+        yield from (Doc(str(number), text) for number, text in enumerate(TEXTS))
+
+    def queries_iter(self) -> Iterator[AskedQuery]:
+        yield from (AskedQuery(*pair) for pair in ASKED.items())
+
+    def qrels_iter(self) -> Iterator[Qrel]:
+        yield Qrel("a", "0", 1, "0")
+
+
+ROWS = [{"docid": f"d{year}", "text": text, "year": year} for year, text in enumerate(TEXTS, 2000)]
+
+
+def lengths(texts: list[str]) -> list[list[int]]:
+    return [[len(text), 1] for text in texts]
+
+
+def test_an_index_in_memory_is_searched_filtered_explained_and_copied_as_one_on_disk() -> None:
+    bm25, dense = BM25().index(ROWS), Dense(open_encoder("minilm")).index(ROWS)
+    both = Retriever([bm25, dense])
+    for index in (bm25, dense, both, bm25.expanded(fb_docs=1)):
+        hits = index.search("salt", k=3)
+        assert {"title", "text", "metadata"} < set(hits.columns)
+        assert index.search("salt", k=3, filter="year >= 2001")["docid"].to_list() == [
+            docid for docid in hits["docid"] if docid != "d2000"
+        ]
+        assert copy.deepcopy(index) is index
+        assert pickle.loads(pickle.dumps(index)).search("salt", k=3).equals(hits)
+    best = both.search("salt water", k=1).row(0, named=True)
+    parts = both.explain("salt water", best["docid"])
+    assert parts["index"].to_list() == ["bm25", "dense"]
+    assert (parts["weight"] * parts["value"]).sum() == pytest.approx(best["score"])
+    assert bm25.explain("salt water", "d2000")["score"].sum() == pytest.approx(best["bm25_score"])
+    assert dense.explain("salt water", "d2000")["score"][0] == pytest.approx(best["dense_score"])
+    with raises("unknown-id"):
+        both.explain("salt", "d1")
+
+
+def test_a_retriever_in_memory_has_the_default_fusion_of_compose(tiny: Path, tiny_bert: Path, tiny_runs: Path) -> None:
+    encoder = open_encoder(tiny_bert, dtype="fp32")
+    mine = Retriever([BM25().index(corpus_of(tiny)), Dense(encoder).index(corpus_of(tiny))])
+    stored = open_index(tiny_runs / "bm25", tiny_runs / "dense")
+    assert isinstance(stored, Retriever)
+    assert mine.recipe.weights == pytest.approx(stored.recipe.weights, rel=1e-4)
+    assert Retriever([stored.sides["bm25"], stored.sides["dense"]]).recipe.method == "minmax"  # without texts
+
+
+@pytest.mark.parametrize("name", ["salt", "torch"])
+def test_dense_takes_functions_models_and_vectors(name: str) -> None:
+    class Model:
+        encode = staticmethod(lengths)
+
+    for encoder in (lengths, Model(), lambda texts: torch.tensor(lengths(texts), dtype=torch.float64)):
+        hits = Dense(encoder).index(TEXTS).search("x", k=1)
+        assert hits["docid"].to_list() == ["1"]
+    vectors = torch.eye(3) if name == "torch" else np.eye(3)
+    index = Dense(vectors).index(TEXTS)
+    assert index.search(vectors[1], k=1)["docid"].to_list() == ["1"]
+    assert index.search(vectors, k=1)["docid"].to_list() == ["0", "1", "2"]
+    frame = pl.DataFrame({"qid": ["x"], "text": ["salt"], "vector": [[0.0, 0.0, 1.0]]})
+    both = Retriever({"words": BM25().index(TEXTS), "vectors": index}, recipe_of(["words", "vectors"]))
+    assert both.search(frame, k=1)["docid"].to_list() == ["2"]
+    for queries, searched, code in (
+        ("text", index, "no-encoder"),
+        (vectors[1], BM25().index(TEXTS), "no-text"),
+        (np.ones(2), index, "other-width"),
+        (np.full(3, np.nan), index, "other-type"),
+    ):
+        with raises(code):
+            searched.search(queries)
+    for unusable, code in ((3, "not-an-encoder"), (np.eye(2), "number-of-values"), (len, "encoder-output")):
+        with raises(code):
+            Dense(unusable).index(TEXTS)
+
+
+def test_tuning_in_memory_says_what_it_did() -> None:
+    both = Retriever([BM25().index(ROWS), Dense(open_encoder("minilm")).index(ROWS)])
+    queries = {str(number): text for number, text in enumerate(TEXTS * 4)}
+    tuned = both.tune({qid: {f"d{2000 + int(qid) % 3}": 1} for qid in queries}, queries)
+    assert tuned.tuning is not None
+    assert tuned.tuning.content()["queries"] == 12
+    assert str(tuned.tuning) in repr(tuned)
+    with raises("missing-value", option="queries"):
+        both.tune({"0": {"d2000": 1}})
 
 
 def enumerate_texts() -> list[tuple[str, str]]:

@@ -224,29 +224,29 @@ def test_weights_tuned_in_python_are_those_of_compose(tiny_runs: Path, tiny: Pat
     how: dict[str, Any] = {"tune": True, "queries": paths[0], "qrels": paths[1], "measure": "MRR@10", "depth": DEPTH}
     stored = json.loads((compose(sides, output=tmp_path / "tuned", **how) / "retriever.json").read_text())
     default = open_retriever(compose(sides, output=tmp_path / "default", depth=DEPTH))
-    made = default.tuned(twice[0], twice[1], "MRR@10")
-    assert isinstance(made.index, Retriever)
-    assert made.index.recipe.weights == pytest.approx(stored["weights"])
+    made = default.tune(twice[1], twice[0], "MRR@10")
+    assert isinstance(made, Retriever)
+    assert made.recipe.weights == pytest.approx(stored["weights"])
     assert stored["scales"] == json.loads((tmp_path / "default/retriever.json").read_text())["scales"]
     copy = pickle.loads(pickle.dumps(made))
     assert copy.search("salt").equals(made.search("salt"))
-    in_memory = Retriever.of({path.name: open_index(path).index for path in sides}, depth=DEPTH)
+    in_memory = Retriever.of({path.name: open_index(path) for path in sides}, depth=DEPTH)
     runs_of = [
         search(queries=paths[0], index=path, hits=DEPTH, output=tmp_path / f"{path.name}.parquet") for path in sides
     ]
     of_lists = json.loads(fuse(runs_of, output=tmp_path / "minmax.json", **{**how, "queries": None}).read_text())
     assert of_lists["no_prior"] is None
-    assert in_memory.tuned(twice[0], twice[1], "MRR@10").recipe.weights == pytest.approx(of_lists["weights"])
-    few = default.tuned(queries, qrels, "MRR@10")
-    assert isinstance(few.index, Retriever)
-    assert isinstance(default.index, Retriever)
-    assert few.index.recipe == default.index.recipe  # five judged queries
+    assert in_memory.tune(twice[1], twice[0], "MRR@10").recipe.weights == pytest.approx(of_lists["weights"])
+    few = default.tune(qrels, queries, "MRR@10")
+    assert isinstance(few, Retriever)
+    assert isinstance(default, Retriever)
+    assert few.recipe == default.recipe  # five judged queries
     with raises("option-does-not-apply", option="tune"):
         compose(sides[:1], output=tmp_path / "one", **how)
     with raises("measure-always-zero"):
-        default.tuned(twice[0], twice[1].with_columns(relevance=pl.lit(0)), "MRR@10")
+        default.tune(twice[1].with_columns(relevance=pl.lit(0)), twice[0], "MRR@10")
     with raises("other-kind"):
-        open_index(tiny_runs / "bm25").tuned(twice[0], twice[1], "MRR@10")
+        open_index(tiny_runs / "bm25").tune(twice[1], twice[0], "MRR@10")
 
 
 def test_a_folder_that_is_moved_with_its_indexes_is_searched(tiny: Path, tiny_bert: Path, tmp_path: Path) -> None:

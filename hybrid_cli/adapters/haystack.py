@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hybrid_cli.adapters import metadata_of
-from hybrid_cli.api import OpenIndex, open_retriever
+from hybrid_cli.api import open_retriever
 from hybrid_cli.errors import require_packages
+from hybrid_cli.retrieval.retriever import Retriever
 
 with require_packages():
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -28,7 +29,7 @@ class HybridRetriever:
             min_probability: least probability of a document; of a calibrated retriever.
         """
         self.path, self.top_k, self.filter, self.min_probability = path, top_k, filter, min_probability
-        self._index: OpenIndex | None = None
+        self._index: Retriever | None = None
 
     def warm_up(self) -> None:
         """Open the retriever.

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from hybrid_cli.adapters import metadata_of
-from hybrid_cli.api import OpenIndex, open_retriever
+from hybrid_cli.api import open_retriever
 from hybrid_cli.errors import require_packages
+from hybrid_cli.retrieval.retriever import Retriever
 
 with require_packages():
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -50,7 +51,7 @@ class HybridRetriever(BaseRetriever):
     k: int = 10
     filter: str | None = None
     min_probability: float | None = None
-    _index: OpenIndex = PrivateAttr()
+    _index: Retriever = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         """Open the retriever.

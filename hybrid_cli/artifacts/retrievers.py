@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,19 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.sentences import sampled
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
-from hybrid_cli.fusion.options import LEXICAL_SHARE, RRF_K, Missing, Normalization
+from hybrid_cli.fusion.options import RRF_K, Missing, Normalization
 from hybrid_cli.fusion.weights import chosen_weights, read_tuned, stored_recipe, weights_path
 from hybrid_cli.indexes.options import Searching
 from hybrid_cli.inputs.json_values import make_typed, read_json
 from hybrid_cli.passages import NO_GROUPS, Group
 from hybrid_cli.retrieval.calibration import Calibration
-from hybrid_cli.retrieval.retriever import RerankStep, Retriever
+from hybrid_cli.retrieval.retriever import DEFAULT_DEPTH, QUERIES, SEED, DefaultFusion, RerankStep, Retriever
+from hybrid_cli.retrieval.retriever import default_shares as shares_of
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Index
 from hybrid_cli.storage import Kind, disk, layout
 
 OF_AUTO, COLLECTION_OF_AUTO = "retriever", "collection"  # in the folder of `auto`
-QUERIES = 200  # whose scores give the deviations of an untuned fusion
-SEED = 42
-_DEPTH = 200  # hits of each index whose scores count
 
 
 @dataclass(frozen=True)
@@ -354,38 +352,9 @@ def open_fused(
     return Retriever(sides, fusion.recipe, default=(default_shares(manifests), fusion.scales))
 
 
-@dataclass(frozen=True)
-class DefaultFusion:
-    """The untuned fusion of indexes: weights of exact scores in units of their deviations.
-
-    Attributes:
-        shares: weight of each index.
-        scales: standard deviation of each index's scores over the candidates of all queries; empty for one index.
-        queries: the queries that the scales are of, in words.
-    """
-
-    shares: tuple[float, ...]
-    scales: tuple[float, ...] = field(default=())
-    queries: str = ""
-
-    @property
-    def recipe(self) -> FusionRecipe:
-        """Return the sum of raw scores: weights are shares divided by scales, of six digits."""
-        scales = self.scales or (1.0,) * len(self.shares)
-        weights = (float(f"{share / scale:.6g}") for share, scale in zip(self.shares, scales, strict=True))
-        return FusionRecipe("weighted-sum", tuple(weights), "exact")
-
-
 def default_shares(manifests: Sequence[Sequence[Manifest]]) -> tuple[float, ...]:
-    """Return the untuned shares: .3 for the lexical indexes together, .7 for the dense ones; equal for one kind.
-
-    Measured on seven collections (studies/default-fusion.md).
-    """
-    lexical = [index[0].kind == Kind.LEXICAL_INDEX for index in manifests]
-    if len(set(lexical)) == 1:
-        return (1 / len(lexical),) * len(lexical)
-    share = {True: LEXICAL_SHARE / sum(lexical), False: (1 - LEXICAL_SHARE) / lexical.count(False)}
-    return tuple(round(share[side], 6) for side in lexical)
+    """Return the untuned shares of indexes; see `retrieval.retriever.default_shares`."""
+    return shares_of([index[0].kind == Kind.LEXICAL_INDEX for index in manifests])
 
 
 def default_fusion(
@@ -422,4 +391,4 @@ def default_fusion(
             problem = f"{reason}, which gives the scales of the scores; use `hybrid compose` with --queries or --method"
             raise InputError(problem, code="no-queries")
     recipe = FusionRecipe("weighted-sum", (1.0,) * len(sides), "exact")
-    return DefaultFusion(shares, Retriever(sides, recipe, _DEPTH).scales(table), f"{len(table)} {origin}")
+    return DefaultFusion(shares, Retriever(sides, recipe, DEFAULT_DEPTH).scales(table), f"{len(table)} {origin}")

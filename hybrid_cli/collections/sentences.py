@@ -147,7 +147,17 @@ def sampled(corpora: Sequence[Path], number: int, seed: int, lengths: Sequence[i
     scanned = pl.concat([collections.scan(path) for path in corpora]).drop("corpus_row").with_row_index("row")
     total = sum(map(collections.document_count, corpora))
     rows = draws.sample(total, number, draws.rng(seed)).tolist()
-    documents = scanned.filter(pl.col("row").is_in(rows)).select("docid", "title", "text").collect(engine="streaming")
+    drawn = scanned.filter(pl.col("row").is_in(rows)).select("docid", "title", "text").collect(engine="streaming")
+    return _cropped(drawn, seed, lengths)
+
+
+def pieces_of(documents: pl.DataFrame, number: int, seed: int) -> pl.DataFrame:
+    """Return cropped sentences of documents (docid, title, text) as `sampled` does of those of a corpus."""
+    drawn = documents[draws.sample(len(documents), number, draws.rng(seed))].select("docid", "title", "text")
+    return _cropped(drawn, seed, QUESTION_WORDS)
+
+
+def _cropped(documents: pl.DataFrame, seed: int, lengths: Sequence[int]) -> pl.DataFrame:
     queries, short = {}, {}
     for docid, title, text in documents.sort("docid").iter_rows():
         if long := [piece for piece in split(text) if word_count(piece) >= LEAST_WORDS]:

@@ -137,15 +137,34 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
             raise InputError(f"{name}: returns no matrix of numbers ({error})", code="encoder-output") from None
         if type(self).dim is Encoder.dim and vectors.ndim == 2:
             vars(self).setdefault("dim", vectors.shape[1])
-        if vectors.ndim != 2 or vectors.shape != (len(texts[0]), self.dim):
-            problem = f"{name}: returns the shape {list(vectors.shape)} for {len(texts[0])} texts; needs one vector of "
-            raise InputError(f"{problem}{self.dim} values for each", code="encoder-output", shape=vectors.shape)
+        if vectors.ndim != 2 or vectors.shape != (len(texts[0]), self.dim):  # of no matrix, the length is not known
+            length = f" of {self.dim} values" if vectors.ndim == 2 else ""
+            problem = f"{name}: returns the shape {list(vectors.shape)} for {len(texts[0])} texts; needs one vector"
+            raise InputError(f"{problem}{length} for each", code="encoder-output", shape=vectors.shape)
         if not np.isfinite(vectors).all():
             row = int(np.isfinite(vectors).all(axis=1).argmin())
             raise InputError(f"{name}: returns NaN or infinity for text {row}", code="encoder-output", row=row)
         return vectors
 
     return encode
+
+
+class FunctionEncoder(Encoder):
+    """Functions from texts to vectors as an encoder."""
+
+    def __init__(self, queries: Callable[[list[str]], Any], documents: Callable[[list[str]], Any]) -> None:
+        self._queries, self._documents = queries, documents
+
+    def encode_queries(self, texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
+        """See `Encoder`."""
+        vectors: np.ndarray = self._queries(list(texts))
+        return vectors
+
+    def encode_documents(self, titles: Sequence[str], texts: Sequence[str], batch_tokens: int = 0) -> np.ndarray:
+        """See `Encoder`."""
+        joined = [TextForm().document(title, text) for title, text in zip(titles, texts, strict=True)]
+        vectors: np.ndarray = self._documents(joined)
+        return vectors
 
 
 def refuse_single_text(*lists: Sequence[str]) -> None:

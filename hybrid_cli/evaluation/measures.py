@@ -641,7 +641,10 @@ def qrels_table(qrels: QrelsLike) -> pl.DataFrame:
     if isinstance(qrels, str | os.PathLike):
         return read_qrels(Path(qrels))
     name = "the qrels"
-    frame = of_dictionary(qrels, "relevance", name) if isinstance(qrels, Mapping) else frame_of(qrels, name)
+    qrels = qrels.qrels_iter() if hasattr(qrels, "qrels_iter") else qrels
+    frame = (
+        of_dictionary(qrels, "relevance", name) if isinstance(qrels, Mapping) else frame_of(qrels, name, "relevance")
+    )
     names = {fold_name(column): column for column in reversed(frame.columns)}
     known = {"qid": QIDS, "docid": DOCIDS, "relevance": _GRADES}
     usual = {

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from hybrid_cli import storage
+from hybrid_cli import console, storage
 from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe
 from hybrid_cli.fusion.options import Missing, Normalization
@@ -70,6 +70,22 @@ class Tuned:
     seed: int
     scales: Sequence[float] | None = None
     people: ByPeople | None = None
+
+    @property
+    def shares(self) -> list[float]:
+        """Return the share of each run."""
+        return [float(share) for share in self.selected.table.choices[self.selected.row].proportions]
+
+    def __str__(self) -> str:
+        """Say what was chosen, and its held-out score."""
+        kept = "keeps the untuned fusion after" if self.selected.keeps_untuned else "tuned on"
+        judged, fair = (
+            console.counted(**{"judged query": self.selected.table.queries}),
+            float(self.selected.fair.mean()),
+        )
+        rows = [self.selected.table.choices[row].proportions for row in self.selected.plateau.rows]
+        near = f"{float(rows[0][-1]):.0%} to {float(rows[-1][-1]):.0%} {list(self.alone)[-1]}"
+        return f"{kept} {judged}: {fair:.3f} {self.measure} held out; plateau {near}"
 
     @property
     def gains_by_people(self) -> dict[str, Values]:

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from hybrid_cli import storage
-from hybrid_cli.errors import path_error
+from hybrid_cli.errors import InputError, path_error
 from hybrid_cli.indexes.construction import flat_vectors
 from hybrid_cli.indexes.faiss import (
     ALL_GPUS,
@@ -89,7 +89,7 @@ class IndexInfo:
 
 @dataclass
 class DenseIndex(Index):
-    """A dense index on disk: search it, or score pairs exactly.
+    """A dense index, on disk or in memory: search it, or score pairs exactly.
 
     Attributes:
         folder: folder of the index.
@@ -115,6 +115,20 @@ class DenseIndex(Index):
     allowed: np.ndarray | None = None
     encode: Callable[[pl.DataFrame], Vectors] | None = None
     system = "dense"
+
+    @classmethod
+    def of(cls, docids: pl.Series, vectors: Vectors, encode: Callable[[pl.DataFrame], Vectors] | None) -> DenseIndex:
+        """Return a flat index in memory.
+
+        Args:
+            docids: [N]
+            vectors: [N, d], float32.
+            encode: see `DenseIndex`; None for an index that is searched by vectors alone.
+        """
+        info = IndexInfo(len(vectors), vectors.shape[1], factory=FLAT)
+        index = cls(Path(), info, docids, encode=encode)
+        index.__dict__["_flat"] = np.ascontiguousarray(vectors)
+        return index
 
     @cached_property
     def documents(self) -> Documents:
@@ -182,8 +196,11 @@ class DenseIndex(Index):
             raise path_error(path, f"FAISS cannot read it ({reason(error)}); encode again with --overwrite") from None
 
     def prepare(self, queries: pl.DataFrame) -> Vectors:
-        """Return the vectors of queries, [Q, d]."""
-        assert self.encode is not None
+        """Return the vectors of queries, [Q, d]: of the column `vector`, or of the encoder."""
+        if "vector" in queries.columns:
+            return queries["vector"].to_numpy()
+        if self.encode is None:
+            raise InputError("the index has vectors without an encoder; search by vectors", code="no-encoder")
         return self.encode(queries)
 
     def some(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
@@ -214,8 +231,9 @@ class DenseIndex(Index):
     def _blocks_of_hits(self, vectors: Vectors, hits: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield scores and rows [queries, hits and some more] of a block of queries, in no order."""
         if vectors.shape[1] != self.dim:
-            problem = f"has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
-            raise path_error(self.folder, problem, code="other-width", value=vectors.shape[1], expected=self.dim)
+            name = "the index" if self.folder == Path() else self.folder
+            problem = f"{name}: has vectors of length {self.dim}, the queries have {vectors.shape[1]}"
+            raise InputError(problem, code="other-width", value=vectors.shape[1], expected=self.dim)
         if self.allowed is not None:
             yield from self._allowed_blocks(vectors, hits, self.allowed)
             return

@@ -55,6 +55,9 @@ class _Shared:
         self._queries = queries
         self.read = 0  # postings of the queries so far
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "queries"}
+
     @cached_property
     def queries(self) -> TextAnalyzer | QueryWeights:
         return self._queries or LazyAnalyzer(self.language)
@@ -130,8 +133,8 @@ class LexicalIndex(Index):
 
     @property
     def system(self) -> str | None:  # type: ignore[override]
-        """See `Index`; None for learned weights."""
-        return None if np.isnan(self.k1) else "bm25"
+        """See `Index`."""
+        return "learned" if np.isnan(self.k1) else "bm25"
 
     @property
     def k1(self) -> float:
@@ -154,6 +157,17 @@ class LexicalIndex(Index):
     def rounded(self) -> LexicalIndex:
         """Return the same index with impacts of eight bits."""
         return self._with(self.impacts.rounded(), self.allowed)
+
+    def expanded(self, fb_terms: int = 10, fb_docs: int = 10, fb_weight: float = 0.5) -> ExpandedQueries:
+        """Return the index whose queries are expanded by pseudo-relevance feedback (RM3).
+
+        Args:
+            fb_terms: feedback terms; 10 by default.
+            fb_docs: feedback documents; 10 by default.
+            fb_weight: weight of the original query, from 0 to 1; .5 by default.
+        """
+        made = ExpandedQueries(self, Rm3(fb_terms, fb_docs, fb_weight))
+        return made if self.known is None else made.knowing(self.known.opened_by(None))
 
     def _with(self, impacts: Impacts, allowed: npt.NDArray[np.bool_] | None) -> LexicalIndex:
         other = copy(self)
@@ -306,17 +320,9 @@ class LexicalIndex(Index):
         scores: npt.NDArray[np.float32] = kernels.score_pairs(*pairs, *self.kernel_arguments(prepared))
         return scores
 
-    def term_scores(self, text: str, docid: str) -> pl.DataFrame:
-        """Return the parts of the score of a document for a query: term, boost (in the query) and score.
-
-        Args:
-            text: text of the query.
-            docid: id of the document.
-
-        Raises:
-            InputError: the document is not in the index.
-        """
-        bag = self.bags([text])
+    def explain(self, query: str, docid: str) -> pl.DataFrame:
+        """Return term, boost (in the query) and score of each term of a query; see `Index`."""
+        bag = self.bags([query])
         alone = Bags(np.arange(len(bag.terms) + 1), bag.terms, bag.boosts)
         row = self.documents.rows(pl.Series([docid]))
         scores = self.scores(alone, np.arange(len(alone)), np.repeat(row, len(alone)))

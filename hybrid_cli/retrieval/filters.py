@@ -71,6 +71,12 @@ class Metadata:
         return Allowed(frame["docid"], matching(text, frame))
 
 
+def allowed_of(text: str, table: pl.DataFrame) -> Allowed:
+    """Return the documents of a table (docid and metadata) for which a predicate is true; see `Metadata.allowed`."""
+    names = columns_of(text, {name: kind for name, kind in table.schema.items() if name != "docid"})
+    return Allowed(table["docid"], matching(text, table.select("docid", *names)))
+
+
 def columns_of(text: str, schema: Mapping[str, pl.DataType]) -> list[str]:
     """Return the columns that a condition in the syntax of SQL reads.
 

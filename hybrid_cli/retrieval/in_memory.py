@@ -10,23 +10,25 @@ or data frames.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import polars as pl
 
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.options import BM25Options, field_weight
-from hybrid_cli.runs.given import DocumentsLike, documents_table
-from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
+from hybrid_cli.runs.given import DocumentsLike, as_array, documents_table
+from hybrid_cli.runs.index import Allowed, Known
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from hybrid_cli.encoders.contract import Encoder
+    from hybrid_cli.indexes.dense import DenseIndex
     from hybrid_cli.lexical.index import LexicalIndex
 
-_QUERIES_AT_ONCE = 256
 _BATCH = 1024  # documents that are counted at once
 
 
@@ -51,8 +53,10 @@ class BM25(BM25Options):
         """Analyze documents and return their index; documents without a term of the query are no hits.
 
         Args:
-            documents: texts, whose docids are "0", "1", ...; a dictionary `{docid: text}`; dictionaries with `docid`,
-                `text` and maybe `title`; or a data frame (polars or pandas) with such columns.
+            documents: texts, whose docids are "0", "1", ...; a dictionary `{docid: text}`; tuples (docid, text) or
+                (docid, title, text), or the named ones of ir_datasets; dictionaries with `docid`, `text` and maybe
+                `title`; or a data frame (polars or pandas) with such columns, also by the names of BEIR (`_id`) and
+                PyTerrier (`docno`). Further columns of texts and numbers are metadata, for filters.
 
         Raises:
             InputError: unusable documents, no such field, or a language whose document lengths only Lucene knows.
@@ -69,7 +73,7 @@ class BM25(BM25Options):
             names = [field_weight(field)[0] for field in self.fields]
         except ValueError as error:
             raise InputError(f"fields: {error}", code="invalid-field") from None
-        if lacking := [name for name in names if name not in table.columns]:
+        if lacking := [name for name in names if table.schema.get(name) != pl.String]:
             raise InputError(f"the documents: no field {lacking[0]}", code="no-such-column", column=lacking[0])
         if self.language in STACKING:
             raise InputError(f"language {self.language}: needs an index on disk (index-bm25)", code="language")
@@ -78,7 +82,7 @@ class BM25(BM25Options):
         for begin in range(0, len(texts), _BATCH):
             builder.add(*analyzer.document_tokens(texts.slice(begin, _BATCH)))
         impacts = Impacts.of(builder.finish(), self.k1, self.b)
-        return LexicalIndex(impacts, table["docid"], self.language)
+        return LexicalIndex(impacts, table["docid"], self.language).knowing(KnownTable(table))
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ class Dense:
     """Exact search of the inner product of vectors.
 
     Attributes:
-        encoder: encoder of queries and documents, such as `open_encoder("minilm")`.
+        encoder: `minilm`, a folder or an encoder of `open_encoder`; a model of sentence-transformers; a function from
+            texts to vectors; or the vectors of the documents [N, d], of which the queries are vectors too.
 
     Example:
         >>> from hybrid_cli import Dense, open_encoder
@@ -95,66 +100,79 @@ class Dense:
         ['b']
     """
 
-    encoder: Encoder
+    encoder: Any
 
-    def index(self, documents: DocumentsLike) -> MemoryVectors:
+    def index(self, documents: DocumentsLike) -> DenseIndex:
         """Encode documents and return their index.
 
         Args:
             documents: as for `BM25.index`.
 
         Raises:
-            InputError: unusable documents.
+            InputError: unusable documents, something that is no encoder, or another number of vectors.
         """
+        from hybrid_cli.indexes.dense import DenseIndex
+
         table = documents_table(documents)
-        vectors = self.encoder.encode_documents(table["title"].to_list(), table["text"].to_list())
-        return MemoryVectors(self.encoder, table["docid"], vectors)
+        if hasattr(self.encoder, "shape"):
+            vectors, encode = as_array(self.encoder, "the vectors"), None
+            if vectors.ndim != 2 or len(vectors) != len(table):
+                problem = f"the vectors: the shape {list(vectors.shape)} for {len(table):,} documents"
+                raise InputError(problem, code="number-of-values", shape=vectors.shape)
+        else:
+            encoder = _encoder(self.encoder)
+            vectors = encoder.encode_documents(table["title"].to_list(), table["text"].to_list())
+            encode = partial(_encoded, encoder)
+        return DenseIndex.of(table["docid"], vectors, encode).knowing(KnownTable(table))
+
+
+def _encoded(encoder: Encoder, queries: pl.DataFrame) -> np.ndarray:
+    return encoder.encode_queries(queries["text"].to_list())
+
+
+def _encoder(model: Any) -> Encoder:
+    """Return an encoder of what `Dense` takes.
+
+    Raises:
+        InputError: something else.
+    """
+    if hasattr(model, "encode_queries"):
+        return cast("Encoder", model)
+    if isinstance(model, str | os.PathLike):
+        from hybrid_cli.encoders.models import open_encoder
+
+        return open_encoder(os.fspath(model))
+    of_both = getattr(model, "encode", model)  # sentence-transformers
+    if not callable(of_both):
+        problem = f"Dense: {type(model).__name__} is no encoder, model or function from texts to vectors"
+        raise InputError(problem, code="not-an-encoder")
+    from hybrid_cli.encoders.contract import FunctionEncoder
+
+    named = type(getattr(model, "__name__", type(model).__name__), (FunctionEncoder,), {})
+    sides = (getattr(model, name, of_both) for name in ("encode_query", "encode_document"))
+    return cast("Encoder", named(*sides))
 
 
 @dataclass(frozen=True)
-class MemoryVectors(Index):
-    """Vectors in memory.
+class KnownTable(Known):
+    """A table of documents: docid, title, text and metadata."""
 
-    Attributes:
-        encoder: encoder of the queries.
-        docids: [N]
-        vectors: [N, d]
-    """
+    table: pl.DataFrame
 
-    encoder: Encoder
-    docids: pl.Series
-    vectors: np.ndarray
-    system = "dense"
+    def texts(self, docids: pl.Series) -> pl.DataFrame:
+        """See `Known`."""
+        found = pl.DataFrame({"docid": docids}).join(self.table, on="docid", how="left", maintain_order="left")
+        others = found.drop("docid", "title", "text").columns
+        return found.select("docid", "title", "text", *([pl.struct(others).alias("metadata")] if others else []))
 
-    @cached_property
-    def documents(self) -> Documents:
-        """See `Index`."""
-        return Documents(self.docids)
+    def allowed(self, text: str) -> Allowed:
+        """See `Known`."""
+        from hybrid_cli.retrieval.filters import allowed_of
 
-    def prepare(self, queries: pl.DataFrame) -> np.ndarray:
-        """Return the vectors of queries, [Q, d]."""
-        return self.encoder.encode_queries(queries["text"].to_list())
+        return allowed_of(text, self.table.drop("title", "text"))
 
-    def hits(self, prepared: np.ndarray, k: int) -> Hits:
-        """See `Index`."""
-        depth = min(k, len(self.docids))
-        if not depth:
-            return Hits.none(len(prepared))
-        found = []
-        for begin in range(0, len(prepared), _QUERIES_AT_ONCE):
-            scores = prepared[begin : begin + _QUERIES_AT_ONCE] @ self.vectors.T
-            least = np.partition(scores, -depth, axis=1)[:, -depth]
-            queries, rows = np.nonzero(scores >= least[:, None])  # all ties of the last hit
-            found.append((begin + queries, rows, scores[queries, rows]))
-        queries, rows, scores = (np.concatenate(part) for part in zip(*found, strict=True))
-        return Hits.ranked(len(prepared), queries, rows, scores, self.documents, depth)
+    def pieces(self, number: int, seed: int) -> pl.DataFrame:
+        """See `Known`."""
+        from hybrid_cli.collections.sentences import pieces_of
 
-    def scores(self, prepared: np.ndarray, queries: Rows, rows: Rows) -> Scores:
-        """See `Index`."""
-        scores: Scores = np.einsum("nd,nd->n", prepared[queries], self.vectors[rows])
-        return scores
-
-    def within(self, allowed: Allowed) -> MemoryVectors:
-        """See `Index`; the documents are those that the filter keeps."""
-        kept = allowed.mask(self.docids)
-        return MemoryVectors(self.encoder, self.docids.filter(kept), self.vectors[kept])
+        return pieces_of(self.table, number, seed)

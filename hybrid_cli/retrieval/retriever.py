@@ -7,7 +7,8 @@ Runs of many queries and single queries take the same path: the hits of each ind
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +18,9 @@ import polars as pl
 from hybrid_cli import runs
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.frames import recipe_of
+from hybrid_cli.fusion.lists import values
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
+from hybrid_cli.fusion.options import HITS, LEXICAL_SHARE, METHOD, RRF_K, Missing, Normalization
 from hybrid_cli.retrieval.calibration import FIRST, Calibration
 from hybrid_cli.retrieval.candidates import Candidates, CommonRows
 from hybrid_cli.runs.given import QueriesLike, queries_table
@@ -27,7 +29,11 @@ from hybrid_cli.runs.tables import ranks
 
 if TYPE_CHECKING:
     from hybrid_cli.evaluation.measures import QrelsLike
+    from hybrid_cli.fusion.weights import Tuned
 
+QUERIES = 200  # whose scores give the deviations of an untuned fusion
+SEED = 42
+DEFAULT_DEPTH = 200  # hits of each index whose scores count
 _QUERIES_AT_ONCE, _LEAST_QUERIES = 1024, 16
 _HITS_AT_ONCE = 1 << 20  # of all sides; a hit takes some 700 bytes in all steps of a fusion
 
@@ -70,12 +76,47 @@ class RerankStep:
 
 
 @dataclass(frozen=True)
-class Retriever(Index):
-    """Indexes of one corpus and the fusion of their hits; `Retriever.of` makes one.
+class DefaultFusion:
+    """The untuned fusion of indexes: weights of exact scores in units of their deviations.
 
     Attributes:
-        sides: name -> open index, in the order of the weights.
-        recipe: method, weights and the rule for documents that a side does not return.
+        shares: weight of each index.
+        scales: standard deviation of each index's scores over the candidates of all queries; empty for one index.
+        queries: the queries that the scales are of, in words.
+    """
+
+    shares: tuple[float, ...]
+    scales: tuple[float, ...] = field(default=())
+    queries: str = ""
+
+    @property
+    def recipe(self) -> FusionRecipe:
+        """Return the sum of raw scores: weights are shares divided by scales, of six digits."""
+        scales = self.scales or (1.0,) * len(self.shares)
+        weights = (float(f"{share / scale:.6g}") for share, scale in zip(self.shares, scales, strict=True))
+        return FusionRecipe("weighted-sum", tuple(weights), "exact")
+
+
+def default_shares(lexical: Sequence[bool]) -> tuple[float, ...]:
+    """Return the untuned shares: .3 for the lexical indexes together, .7 for the dense ones; equal for one kind.
+
+    Measured on seven collections (studies/default-fusion.md).
+    """
+    if len(set(lexical)) == 1:
+        return (1 / len(lexical),) * len(lexical)
+    share = {True: LEXICAL_SHARE / sum(lexical), False: (1 - LEXICAL_SHARE) / list(lexical).count(False)}
+    return tuple(round(share[side], 6) for side in lexical)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Retriever(Index):
+    """Indexes of one corpus and the fusion of their hits; `Retriever.of` makes one of another fusion.
+
+    Attributes:
+        sides: indexes by name, or a list, in the order of the weights.
+        recipe: method, weights and the rule for documents that a side does not return; by default that of `compose`,
+            the sum of exact scores in units of their deviations, where all indexes have such scores and texts, else
+            min-max with equal weights.
         depth: hits of each side that are fused; 1000 by default.
         reranker: rescores the first fused hits; None for none.
         calibration: gives the hits probabilities; None for none.
@@ -99,7 +140,42 @@ class Retriever(Index):
     calibration: Calibration | None = None
     min_probability: float | None = None
     default: tuple[tuple[float, ...], tuple[float, ...] | None] | None = None
+    tuning: Tuned | None = None
     kind = "a retriever"
+
+    def __init__(
+        self,
+        sides: Mapping[str, Index] | Sequence[Index],
+        recipe: FusionRecipe | None = None,
+        depth: int = HITS,
+        reranker: RerankStep | None = None,
+        calibration: Calibration | None = None,
+        min_probability: float | None = None,
+        default: tuple[tuple[float, ...], tuple[float, ...] | None] | None = None,
+        tuning: Tuned | None = None,
+    ) -> None:
+        """Fuse indexes; see `Retriever`.
+
+        Raises:
+            InputError: no index, or another number of weights.
+        """
+        named = sides if isinstance(sides, Mapping) else _named(sides)
+        if recipe is None:
+            recipe, default = _untuned(named)
+        fields = (named, recipe, depth, reranker, calibration, min_probability, default, tuning)
+        vars(self).update(zip(self.__dataclass_fields__, fields, strict=True))
+        if known := next((side.known for side in named.values() if side.known), None):
+            self.knowing(known.opened_by(None))
+        if not self.sides or len(self.sides) != len(self.recipe.weights):
+            problem = f"retriever: {len(self.recipe.weights)} weights for {len(self.sides)} indexes; pass one per index"
+            raise InputError(problem, code="number-of-weights", value=len(self.recipe.weights))
+        self._check_probability()
+
+    def __repr__(self) -> str:
+        shares = self.tuning.shares if self.tuning else self.default[0] if self.default else self.recipe.weights
+        parts = " + ".join(f"{share / sum(shares):.0%} {name}" for name, share in zip(self.sides, shares, strict=True))
+        reason = f"; {self.tuning}" if self.tuning else ""
+        return f"Retriever({parts}: {self.recipe.method}, {len(self.documents):,} documents{reason})"
 
     @classmethod
     def of(
@@ -128,12 +204,6 @@ class Retriever(Index):
             InputError: an unknown method, or a weight too few.
         """
         return cls(sides, recipe_of(list(sides), method, weights, normalize, missing, rrf_k), depth)
-
-    def __post_init__(self) -> None:
-        if not self.sides or len(self.sides) != len(self.recipe.weights):
-            problem = f"retriever: {len(self.recipe.weights)} weights for {len(self.sides)} indexes; pass one per index"
-            raise InputError(problem, code="number-of-weights", value=len(self.recipe.weights))
-        self._check_probability()
 
     def _check_probability(self) -> None:
         least = self.min_probability
@@ -249,15 +319,41 @@ class Retriever(Index):
         size = max(_LEAST_QUERIES, min(_QUERIES_AT_ONCE, _HITS_AT_ONCE // (self.depth * len(self.sides))))
         return queries.iter_slices(size)
 
-    def tuned(self, queries: QueriesLike, qrels: QrelsLike, measure: str) -> Retriever:
+    def probable(self, least: float) -> Retriever:
+        """See `Index`."""
+        return replace(self, min_probability=least)
+
+    def explain(self, query: str, docid: str) -> pl.DataFrame:
+        """Return index, rank (null beyond the depth), score, weight and value in the sum of each side; see `Index`."""
+        asked = queries_table(query)
+        found = self.candidates(self.prepare(asked), self.recipe.missing == "exact")
+        row = self.documents.rows(pl.Series([docid]))
+        valued = values(found.table(self.recipe.missing == "exact"), self.recipe).filter(pl.col("docid") == row[0])
+        at = found.find(np.zeros(1, np.int64), row)
+        known = bool(at[0] < len(found.keys) and found.keys[at[0]] == row[0])
+        parts = found.columns(at, list(self.sides)) if known else {}
+        rows = [
+            {
+                "index": name,
+                "rank": parts[f"{name}_rank"][0] if known else None,
+                "score": side.score(asked.select("qid", docid=pl.lit(docid)), asked)[0],
+                "weight": weight,
+                "value": valued[f"value_{number}"][0] if len(valued) else None,
+            }
+            for number, ((name, side), weight) in enumerate(zip(self.sides.items(), self.recipe.weights, strict=True))
+        ]
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def tune(self, qrels: QrelsLike, queries: QueriesLike | None = None, measure: str = "nDCG@10") -> Retriever:
         """Return the retriever with the weights that judged queries choose, as `compose --tune` chooses them.
 
-        Weights of a retriever that `compose` wrote shrink towards the default. Fewer than ten judged queries change
-        nothing. Hits of the result have no probabilities: `compose --tune --calibrate` learns them.
+        Weights of the default fusion shrink towards it. Fewer than ten judged queries change nothing. `tuning` of the
+        result has the evidence. Its hits have no probabilities: `compose --tune --calibrate` learns them.
 
         Args:
-            queries: judged queries, and perhaps others; see `search`.
             qrels: judgments; see `evaluation.evaluate`.
+            queries: judged queries, and perhaps others; see `search`. None for those of the collection that was
+                indexed.
             measure: measure to maximize.
 
         Raises:
@@ -268,12 +364,13 @@ class Retriever(Index):
         from hybrid_cli.fusion.lists import Lists, complete
         from hybrid_cli.fusion.prior import shrunk
         from hybrid_cli.fusion.selection import FEWEST, select
+        from hybrid_cli.fusion.weights import Tuned
 
-        asked, known = queries_table(queries), qrels_table(qrels)
+        known = qrels_table(qrels)
+        given = self.known.queries() if queries is None and self.known is not None else queries
+        asked = queries_table([] if given is None else given)
         check_overlap(asked["qid"], known)
         asked = asked.join(known, on="qid", how="semi", maintain_order="left")
-        if len(asked) < FEWEST:
-            return self
         of_queries = known.join(asked, on="qid", how="semi")
         joined = Lists.of([pl.concat(side.runs(asked, self.depth)) for side in self.sides.values()])
         blocks, exact = list(joined.blocks()), self.recipe.missing == "exact"
@@ -283,7 +380,7 @@ class Retriever(Index):
         of_kinds, scales = (equal, None) if self.default is None else self.default
         untuned = of_kinds if exact and scales else equal if self.recipe.method == METHOD else ()
         grid = tuning.MethodGrid(self.recipe, tuning.default_grid(self.recipe), scales=scales, untuned=untuned)
-        choices, (values,) = tuning.tabulate(
+        choices, (tried,) = tuning.tabulate(
             grid,
             blocks,
             joined.qids,
@@ -291,15 +388,24 @@ class Retriever(Index):
             self.depth,
             lambda judged: evaluate_positions(judged, [measure])["value"].to_numpy(),
         )
-        if not values.any():
+        if not tried.any():
             problem = "no hit of any judged query is relevant; check that the judgments are of these documents"
             raise InputError(problem, code="measure-always-zero", measure=measure)
         systems = [side.system for side in self.sides.values()]
         dense = systems.index("dense") if set(systems) == {"bm25", "dense"} and len(systems) == 2 else None
-        table = shrunk(choices, values, untuned, dense, measure)
-        row = select([table], tuning.FOLDS, tuning.SEED).row
-        recipe = replace(self.recipe, weights=choices[row].weights)
-        return replace(self, recipe=recipe, calibration=None, min_probability=None)  # those of other scores
+        selected = select([table := shrunk(choices, tried, untuned, dense, measure)], tuning.FOLDS, tuning.SEED)
+        few = len(asked) < FEWEST
+        recipe = self.recipe if few else replace(self.recipe, weights=choices[selected.row].weights)
+        alone = {
+            name: tried[row] for row, choice in enumerate(choices) for name in _alone(choice.single, list(self.sides))
+        }
+        evidence = Tuned([table], selected, recipe, alone, asked["qid"].to_list(), measure, tuning.FOLDS, tuning.SEED)
+        evidence = replace(evidence, scales=scales)
+        made = replace(self, recipe=recipe, calibration=None, min_probability=None, tuning=evidence)
+        if (before := self.known) is None:
+            return made
+        again = None if before.opened is None else partial(_retuned, before.opened, recipe)
+        return made.knowing(before.opened_by(again))
 
     def scales(self, queries: pl.DataFrame) -> tuple[float, ...]:
         """Return the standard deviation of each side's exact scores over the candidates of all queries; 1 where 0."""
@@ -307,3 +413,40 @@ class Retriever(Index):
         return tuple(float(np.std(np.concatenate(scores))) or 1.0 for scores in zip(*blocks, strict=True)) or (
             1.0,
         ) * len(self.sides)
+
+
+def _alone(single: int | None, names: Sequence[str]) -> Sequence[str]:
+    return [] if single is None else [names[single]]
+
+
+def _retuned(opened: Callable[[], Index], recipe: FusionRecipe) -> Index:
+    """Open a retriever, and return it with other weights."""
+    before = opened()
+    assert isinstance(before, Retriever)
+    made = replace(before, recipe=recipe, calibration=None, min_probability=None)
+    return made if before.known is None else made.knowing(before.known.opened_by(partial(_retuned, opened, recipe)))
+
+
+def _named(sides: Sequence[Index]) -> dict[str, Index]:
+    """Return indexes by their systems: `bm25`, `dense`, `dense-2`."""
+    named: dict[str, Index] = {}
+    for side in sides:
+        name = side.system or "index"
+        like = sum(other.split("-")[0] == name for other in named)
+        named[f"{name}-{like + 1}" if like else name] = side
+    return named
+
+
+def _untuned(
+    sides: Mapping[str, Index],
+) -> tuple[FusionRecipe, tuple[tuple[float, ...], tuple[float, ...] | None] | None]:
+    """Return the fusion of `compose` without judgments, its shares and scales; else min-max with equal weights."""
+    known = next((side.known for side in sides.values() if side.known), None)
+    pieces = pl.DataFrame() if known is None or len(sides) == 1 else known.pieces(QUERIES, SEED)
+    if len(pieces):
+        shares = default_shares([side.system != "dense" for side in sides.values()])
+        equal = FusionRecipe("weighted-sum", (1.0,) * len(sides), "exact")
+        with suppress(InputError):  # an index without exact scores
+            fusion = DefaultFusion(shares, Retriever(sides, equal, DEFAULT_DEPTH).scales(pieces))
+            return fusion.recipe, (shares, fusion.scales)
+    return recipe_of(list(sides)), None

@@ -9,6 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 
@@ -20,7 +21,7 @@ from hybrid_cli.runs.tables import SCHEMA, ranked
 from hybrid_cli.runs.text import named_columns
 
 DocumentsLike = Sequence[str] | Sequence[Mapping[str, str]] | Mapping[str, str] | pl.DataFrame | Any  # Any: pandas
-QueriesLike = str | Sequence[str] | Mapping[str, str] | pl.DataFrame | Any
+QueriesLike = str | Sequence[str] | Mapping[str, str] | pl.DataFrame | Any  # Any: pandas, arrays and tensors of vectors
 RunLike = pl.DataFrame | Mapping[str, Mapping[str, float]] | str | os.PathLike[str] | Any  # Any: a pandas data frame
 
 
@@ -38,7 +39,7 @@ def run_table(run: RunLike, name: str = "the run") -> pl.DataFrame:
     """
     if isinstance(run, str | os.PathLike):
         return read_run(Path(run))
-    frame = of_dictionary(run, "score", name) if isinstance(run, Mapping) else frame_of(run, name)
+    frame = of_dictionary(run, "score", name) if isinstance(run, Mapping) else frame_of(run, name, "score")
     positions = named_columns(frame.columns, name)
     if positions is None:
         names = ", ".join(frame.columns) or "none"
@@ -57,8 +58,13 @@ def run_table(run: RunLike, name: str = "the run") -> pl.DataFrame:
     return in_order.sort("qid", "rank", maintain_order=True)
 
 
-def frame_of(table: Any, name: str) -> pl.DataFrame:
-    """Return a polars data frame of one of polars or pandas.
+def frame_of(table: Any, name: str, value: str = "") -> pl.DataFrame:
+    """Return a polars data frame of one of polars or pandas, or of tuples (qid, docid, value), named or not.
+
+    Args:
+        table: the data frame, or the tuples.
+        name: subject of the messages.
+        value: name of the third value of a tuple; empty where tuples are no table.
 
     Raises:
         InputError: something else.
@@ -67,6 +73,12 @@ def frame_of(table: Any, name: str) -> pl.DataFrame:
         return table
     if hasattr(table, "columns") and hasattr(table, "to_dict"):  # pandas, which need not be installed
         return table_of(table.to_dict("list"), name)
+    if value and isinstance(table, Iterable) and not isinstance(table, str | bytes):
+        rows = [row._asdict() if hasattr(row, "_asdict") else row for row in table]
+        if all(isinstance(row, tuple | list) and len(row) == 3 for row in rows):
+            rows = [dict(zip(("qid", "docid", value), row, strict=True)) for row in rows]
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            return table_of({column: [row.get(column) for row in rows] for column in rows[0]}, name)
     problem = f"{name}: is {type(table).__name__}; pass a data frame, a dictionary {{qid: {{docid: value}}}} or a path"
     raise InputError(problem, code="not-a-table")
 
@@ -108,17 +120,20 @@ def _as_text(frame: pl.DataFrame, column: pl.Expr, name: str) -> pl.Expr:
 
 
 def documents_table(documents: DocumentsLike) -> pl.DataFrame:
-    """Return documents as a table: docid, title, text, and their other fields of text.
+    """Return documents as a table: docid, title, text, and their other fields: texts, numbers and booleans.
 
     Args:
-        documents: texts, whose docids are "0", "1", ...; a dictionary `{docid: text}`; dictionaries with `docid`,
-            `text` and maybe `title`; a data frame with such columns; or a collection (`open_collection`).
+        documents: texts, whose docids are "0", "1", ...; a dictionary `{docid: text}`; tuples (docid, text) or (docid,
+            title, text); a dataset of ir_datasets, or its documents; dictionaries with `docid`, `text` and maybe
+            `title`; or a data frame with such columns, also by the names of BEIR (`_id`) and PyTerrier (`docno`);
+            or a collection (`open_collection`).
 
     Raises:
         InputError: something else, no text, or a docid that is missing or not unique.
     """
     if callable(own := getattr(documents, "documents", None)):  # a collection
         documents = own()
+    documents = documents.docs_iter() if hasattr(documents, "docs_iter") else documents
     table = _table(documents, "docid", DOCIDS, "the documents")
     if "title" not in table.columns:
         table = table.with_columns(title=pl.lit(""))
@@ -126,7 +141,7 @@ def documents_table(documents: DocumentsLike) -> pl.DataFrame:
         repeated = table.filter(pl.col("docid").is_duplicated())["docid"][0]
         raise InputError(f"the documents: two have the id {repeated}", code="duplicate-id", id=repeated)
     others = [name for name in table.columns if name not in ("docid", "title", "text")]
-    return table.select("docid", "title", "text", *others).fill_null("")
+    return table.select("docid", pl.col("title", "text").fill_null(""), *others)
 
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -144,15 +159,23 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
     """Return queries as a table: qid, text.
 
     Args:
-        queries: a text, or several texts, whose qids are "0", "1", ...; texts by qid; or a data frame with qid and
-            text. See `query_text`.
+        queries: a text, or several texts, whose qids are "0", "1", ...; texts by qid; tuples (qid, text); a data frame
+            with qid and text, also by the names of BEIR (`_id`) and PyTerrier (`query`), and maybe `vector`; or vectors
+            [d] or [Q, d] of an array or tensor, whose texts are empty. See `query_text`.
 
     Raises:
         InputError: something else, or a qid that is not unique.
     """
     if isinstance(queries, str):
         return pl.DataFrame({"qid": ["0"], "text": [query_text(queries)]})
-    table = _table(queries, "qid", QIDS, "the queries").select("qid", "text")
+    if isinstance(queries, np.ndarray) or hasattr(queries, "detach"):
+        vectors = np.atleast_2d(as_array(queries, "the queries"))
+        return pl.DataFrame({"qid": [str(number) for number in range(len(vectors))], "text": "", "vector": vectors})
+    queries = queries.queries_iter() if hasattr(queries, "queries_iter") else queries
+    table = _table(queries, "qid", QIDS, "the queries")
+    if "vector" in table.columns:
+        table = table.with_columns(vector=np.atleast_2d(as_array(table["vector"].to_list(), "the queries")))
+    table = table.select("qid", "text", *({"vector"} & set(table.columns)))
     if table["qid"].is_duplicated().any():
         repeated = table.filter(pl.col("qid").is_duplicated())["qid"][0]
         raise InputError(f"the queries: two have the id {repeated}", code="duplicate-id", id=repeated)
@@ -160,6 +183,27 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
         qid = table.filter(pl.col("text").is_null())["qid"][0]
         raise InputError(f"the queries: {qid} has no text", code="no-text", id=qid)
     return table.with_columns(pl.col("text").str.replace_all(_CONTROLS.pattern, " "))
+
+
+def as_array(values: Any, name: str) -> np.ndarray:
+    """Return vectors of an array or a tensor, on any device and of any type of numbers, float32.
+
+    Args:
+        values: [n, d] or [d].
+        name: subject of the messages.
+
+    Raises:
+        InputError: no numbers, or one that is not finite.
+    """
+    values = values.detach().float().cpu().numpy() if hasattr(values, "detach") else values
+    try:
+        array = np.asarray(values, np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: no vectors of numbers", code="other-type") from None
+    if array.ndim not in (1, 2) or not np.isfinite(array).all():
+        problem = f"{name}: an array of the shape {list(array.shape)} is no matrix of finite numbers"
+        raise InputError(problem, code="other-type", shape=array.shape)
+    return array
 
 
 def checked_depth(k: int) -> int:
@@ -184,23 +228,33 @@ def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFram
     else:
         frame = _of_list(list(given), key, name)
     by_name = {fold_name(column): column for column in reversed(frame.columns)}
-    usual = next((by_name[spelling] for spelling in names if spelling in by_name), None)
-    if usual is None or "text" not in by_name:
-        raise InputError(f"{name}: no column {'text' if usual else key}", code="no-such-column")
-    frame = frame.rename({column: new for column, new in ((usual, key), (by_name["text"], "text")) if column != new})
+    usual, text = (
+        next((by_name[spelling] for spelling in spellings if spelling in by_name), None)
+        for spellings in ((*names, "_id", "id"), ("text", "query"))
+    )
+    if usual is None or text is None:
+        had = ", ".join(map(str, frame.columns)) or "none"
+        problem = f"{name}: no column {'text' if usual else key} (columns: {had})"
+        raise InputError(problem, code="no-such-column")
+    frame = frame.rename({column: new for column, new in ((usual, key), (text, "text")) if column != new})
     if (not frame[key].dtype.is_integer() and frame[key].dtype != pl.String) or frame[key].null_count():
         raise InputError(f"{name}: an id is no text or whole number", code="other-type")
     for column in {"title", "text"} & set(frame.columns):
         if frame[column].dtype not in (pl.String, pl.Null):
             raise InputError(f"{name}: {column} is {frame[column].dtype}, no text", code="other-type", column=column)
-    texts = frame.select(key, "text", cs.string() - cs.by_name(key, "text"))
-    return texts.with_columns(pl.col(key, "text").cast(pl.String))
+    others = (cs.string() | cs.numeric() | cs.boolean() | cs.by_name("vector", require_all=False)) - cs.by_name(
+        key, "text"
+    )
+    return frame.select(key, "text", others).with_columns(pl.col(key, "text").cast(pl.String))
 
 
 def _of_list(rows: list[Any], key: str, name: str) -> pl.DataFrame:
     if all(isinstance(row, str) for row in rows):
         numbers = [str(number) for number in range(len(rows))]
         return table_of({key: numbers, "text": rows}, name, {key: pl.String, "text": pl.String})
+    rows = [row._asdict() if hasattr(row, "_asdict") else row for row in rows]
+    if all(isinstance(row, tuple | list) and len(row) in (2, 3) for row in rows):
+        rows = [{key: row[0], "text": row[-1], **({"title": row[1]} if len(row) == 3 else {})} for row in rows]
     if all(isinstance(row, Mapping) for row in rows):
         columns = dict.fromkeys(column for row in rows for column in row)
         return table_of({column: [row.get(column) for row in rows] for column in columns}, name)

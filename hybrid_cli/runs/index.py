@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from hybrid_cli.runs.tables import SortedIds, empty, positions, ranks
 Rows: TypeAlias = npt.NDArray[np.integer]
 Scores: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+_FILTERS = 4  # whose documents are kept
 _SORTED = 8  # as many documents as ordered ones at most: then all are sorted, once
 
 
@@ -137,6 +139,43 @@ class Hits:
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
 
+class Known(ABC):
+    """What is known of the documents of an index besides their ids.
+
+    Attributes:
+        opened: opens the index again, as a copy in another process does; None for one in memory.
+    """
+
+    opened: Callable[[], Index] | None = None
+
+    @abstractmethod
+    def texts(self, docids: pl.Series) -> pl.DataFrame | None:
+        """Return docid, title, text and perhaps `metadata`, a struct, of documents; None if the texts are lost."""
+
+    @abstractmethod
+    def allowed(self, text: str) -> Allowed:
+        """Return the documents that a condition over the metadata keeps."""
+
+    @abstractmethod
+    def pieces(self, number: int, seed: int) -> pl.DataFrame:
+        """Return pieces of sentences of the documents as queries (qid, text); none if the texts are lost."""
+
+    def opened_by(self, opened: Callable[[], Index] | None) -> Self:
+        """Return the same knowledge of an index that is opened in another way."""
+        other = copy(self)
+        vars(other)["opened"] = opened
+        return other
+
+    def queries(self) -> pl.DataFrame:
+        """Return the queries (qid, text) of the collection.
+
+        Raises:
+            InputError: the documents are of no collection.
+        """
+        problem = "the documents that were indexed have no queries; pass queries, or index a collection"
+        raise InputError(problem, code="missing-value", option="queries")
+
+
 class Index(ABC):
     """Documents that are searched; hits are rows of `documents`.
 
@@ -154,7 +193,8 @@ class Index(ABC):
     passages: Documents | None = None  # of which the hits are documents
     hits_at_once = 1 << 22
     kind = "such an index"  # in messages
-    system: str | None = None  # bm25 or dense, where the curves of other collections hold
+    system: str | None = None  # bm25, learned, or dense
+    known: Known | None = None
 
     @property
     @abstractmethod
@@ -182,21 +222,100 @@ class Index(ABC):
     def within(self, allowed: Allowed) -> Self:
         """Return the same index whose hits are documents that a filter keeps; everything else is shared."""
 
-    def search(self, queries: QueriesLike, k: int = 10) -> pl.DataFrame:
+    def search(
+        self, queries: QueriesLike, k: int = 10, filter: str | None = None, min_probability: float | None = None
+    ) -> pl.DataFrame:
         """Return the top documents of one or more queries.
 
         Args:
-            queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; or a data frame.
+            queries: a text; several texts, whose qids are "0", "1", ...; texts by qid; a data frame; or vectors for a
+                dense index: an array or a tensor [d] or [Q, d], or the column `vector` of a data frame.
             k: documents per query; 10 by default.
+            filter: condition over the metadata of documents, such as `year >= 2020 AND lang = 'de'`.
+            min_probability: least probability of a hit of a calibrated retriever.
 
         Returns:
-            qid, docid, rank (from 1), score, and what an index adds; queries without hits have no rows.
+            qid, docid, rank (from 1), score; of several indexes, rank and score in each, such as `bm25_rank` and
+            `bm25_score`, null where the index does not return the document; of a calibrated retriever, `probability`;
+            title and text if they are known, and `metadata`, a struct, if there is any. Of an index of passages, the
+            hits are documents, and `passage` is the best passage, which gives title and text. In the order of the
+            queries; those without hits have no rows.
 
         Raises:
-            InputError: a query is no text, or `k` is no whole number from 1 on.
+            InputError: `k` is no whole number from 1 on, a query is no text, no condition over known columns, or hits
+                have no probabilities.
         """
         k, table = checked_depth(k), queries_table(queries)
-        return pl.concat(self.runs(table, k)) if len(table) else empty()
+        if "vector" in table.columns and self.system != "dense" and (table["text"] == "").any():
+            problem = f"the queries: are vectors without a text, which {self.kind} needs; pass a data frame with both"
+            raise InputError(problem, code="no-text")
+        index = self if filter is None else self._filtered(filter)
+        if min_probability is not None:
+            index = index.probable(min_probability)
+        hits = pl.concat(index.runs(table, k)) if len(table) else empty()
+        shown = hits["passage" if "passage" in hits.columns else "docid"]
+        documents = None if self.known is None else self.known.texts(shown)
+        return hits if documents is None else hits.hstack(documents.drop("docid"))
+
+    @cached_property
+    def _filtered(self) -> Callable[[str], Index]:
+        if (known := self.known) is None:
+            problem = "filter: the documents have no metadata; index a table with further columns, or a collection"
+            raise InputError(problem, code="no-corpus", option="filter")
+        return lru_cache(_FILTERS)(lambda text: self.within(known.allowed(text)))
+
+    def probable(self, least: float) -> Index:
+        """Return the retriever without the hits of a lower probability.
+
+        Raises:
+            InputError: the hits have no probabilities.
+        """
+        problem = "min_probability: one index gives no probabilities; pass a retriever of `compose --calibrate`"
+        raise InputError(problem, code="not-calibrated")
+
+    def tune(self, qrels: Any, queries: Any = None, measure: str = "nDCG@10") -> Index:
+        """Return the retriever with the weights that judged queries choose; see `Retriever.tune`.
+
+        Raises:
+            InputError: one index, which has no weights.
+        """
+        raise InputError("tune: one index has no weights; pass several to `Retriever`", code="other-kind")
+
+    def explain(self, query: str, docid: str) -> pl.DataFrame:
+        """Return the parts of the score of a document: of BM25 term, boost and score; of a dense index its score; of a
+        retriever each index with rank, score, weight and its part of the sum.
+
+        Args:
+            query: text of the query.
+            docid: id of the document.
+
+        Raises:
+            InputError: the document is not in the index.
+        """
+        asked = queries_table(query)
+        return pl.DataFrame({"score": self.score(asked.select("qid", docid=pl.lit(docid)), asked)})
+
+    def knowing(self, known: Known) -> Self:
+        """Return the index itself, which now knows its documents."""
+        vars(self)["known"] = known
+        return self
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(self.__getstate__())
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_filtered"}
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return the same index, which never changes."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the call that opened the index."""
+        known = self.known
+        return super().__reduce_ex__(protocol) if known is None or known.opened is None else (known.opened, ())
 
     def runs(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:
         """Yield the run of some queries (qid, text) at a time, as `search` returns it."""

@@ -292,7 +292,7 @@ class Live:
             index = index.index
         parts = index.parts if isinstance(index, ShardedIndex) else [index]
         holders = [part for part in parts if isinstance(part, LexicalIndex) and _holds(part, docid)]
-        return holders[0].term_scores(query, docid) if holders else None
+        return holders[0].explain(query, docid) if holders else None
 
     @cached_property
     def _allowed(self) -> Any:

@@ -21,7 +21,6 @@ from hybrid_cli.artifacts.lineage import system_of
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.artifacts.output import is_nested
 from hybrid_cli.artifacts.retrievers import (
-    DefaultFusion,
     StoredRetriever,
     check_indexes,
     default_fusion,
@@ -50,6 +49,7 @@ from hybrid_cli.fusion.weights import WEIGHTS, ByPeople, Tuned, chosen_weights, 
 from hybrid_cli.inputs.json_values import read_json
 from hybrid_cli.reporting import terminal
 from hybrid_cli.reporting.verdict import Verdict
+from hybrid_cli.retrieval.retriever import DefaultFusion
 from hybrid_cli.runs import Run
 from hybrid_cli.settings import Settings, command_line
 from hybrid_cli.stages import stage
