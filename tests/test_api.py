@@ -29,6 +29,7 @@ from hybrid_cli import (
     Retriever,
     evaluate,
     fuse,
+    open_collection,
     open_encoder,
     open_index,
     open_retriever,
@@ -429,6 +430,15 @@ def test_tuning_in_memory_says_what_it_did() -> None:
     assert str(tuned.tuning) in repr(tuned)
     with raises("missing-value", option="queries"):
         both.tune({"0": {"d2000": 1}})
+
+
+def test_a_collection_has_the_queries_of_its_judgments(tiny: Path) -> None:
+    data = open_collection(tiny)
+    both = Retriever([BM25().index(data), BM25(b=0.9).index(data)])
+    assert list(both.sides) == ["bm25", "bm25-2"]
+    tuned = both.tune(data.qrels("test"), measure="MRR@10")
+    assert tuned.tuning is not None
+    assert set(tuned.tuning.qids) == set(data.qrels("test")["qid"])
 
 
 def enumerate_texts() -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
+from hybrid_cli.collections.collection import Collection
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.options import BM25Options, field_weight
 from hybrid_cli.runs.given import DocumentsLike, as_array, documents_table
@@ -82,7 +83,9 @@ class BM25(BM25Options):
         for begin in range(0, len(texts), _BATCH):
             builder.add(*analyzer.document_tokens(texts.slice(begin, _BATCH)))
         impacts = Impacts.of(builder.finish(), self.k1, self.b)
-        return LexicalIndex(impacts, table["docid"], self.language).knowing(KnownTable(table))
+        return LexicalIndex(impacts, table["docid"], self.language).knowing(
+            KnownTable(table, documents if isinstance(documents, Collection) else None)
+        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ class Dense:
             encoder = _encoder(self.encoder)
             vectors = encoder.encode_documents(table["title"].to_list(), table["text"].to_list())
             encode = partial(_encoded, encoder)
-        return DenseIndex.of(table["docid"], vectors, encode).knowing(KnownTable(table))
+        return DenseIndex.of(table["docid"], vectors, encode).knowing(
+            KnownTable(table, documents if isinstance(documents, Collection) else None)
+        )
 
 
 def _encoded(encoder: Encoder, queries: pl.DataFrame) -> np.ndarray:
@@ -155,9 +160,10 @@ def _encoder(model: Any) -> Encoder:
 
 @dataclass(frozen=True)
 class KnownTable(Known):
-    """A table of documents: docid, title, text and metadata."""
+    """A table of documents: docid, title, text and metadata; and the collection that it is of, if there is one."""
 
     table: pl.DataFrame
+    collection: Collection | None = None
 
     def texts(self, docids: pl.Series) -> pl.DataFrame:
         """See `Known`."""
@@ -176,3 +182,10 @@ class KnownTable(Known):
         from hybrid_cli.collections.sentences import pieces_of
 
         return pieces_of(self.table, number, seed)
+
+    def queries(self) -> pl.DataFrame:
+        """See `Known`."""
+        if self.collection is None:
+            return super().queries()
+        of_splits = [self.collection.queries(split).select("qid", "text") for split in self.collection.splits]
+        return pl.concat(of_splits).unique("qid", maintain_order=True)

@@ -123,6 +123,7 @@ class Retriever(Index):
         min_probability: least probability of a hit; None for all hits.
         default: shares of the untuned sum of exact scores, and the standard deviations of the scores over the
             collection, which they are in units of, or None; None for indexes of an unknown kind.
+        tuning: evidence of `tune`; None for weights that were not tuned.
 
     Example:
         >>> from hybrid_cli import BM25, Retriever
