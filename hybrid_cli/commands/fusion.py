@@ -19,6 +19,7 @@ from hybrid_cli.commands.retrieval import (
 from hybrid_cli.commands.training import RERANKER, Pairs
 from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import option_error
+from hybrid_cli.fusion.options import MEASURE as TUNED_MEASURE
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.indexes.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.passages import Group
@@ -247,7 +248,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     calibrate: bool = option(False, panel=TUNING)
     qrels: OptionalPath = option(None, panel=TUNING, needed=(when(tune=True), when(calibrate=True)))
     machine: OptionalPath = redeclare(Fuse, "machine")
-    measure: str = option("nDCG@10", panel=TUNING, parse=MEASURE)
+    measure: str = option(TUNED_MEASURE, panel=TUNING, parse=MEASURE)
 
     def check(self) -> None:
         """Refuse an index that is listed twice."""

@@ -10,7 +10,7 @@ Missing = Literal["exact", "min", "zero", "ignore", "drop"]
 Normalization = Literal["none", "minmax", "max", "sum", "l2", "zscore", "rank", "borda", "dbsf"]
 Grid = Literal["linear", "scaled", "log", "reciprocal", "clear", "roc", "spar"]
 
-METHOD = "minmax"
+METHOD, MEASURE = "minmax", "nDCG@10"
 RRF_K = 60.0  # Cormack et al., 2009
 HITS = 1000
 LEXICAL_SHARE = 0.3  # of the untuned sum of exact scores, in units of their deviations; the dense side has the rest

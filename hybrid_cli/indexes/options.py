@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
+from hybrid_cli.lexical.options import FB_DOCS, FB_TERMS, FB_WEIGHT
 from hybrid_cli.passages import Group
 
 INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexes/faiss.py
@@ -94,9 +95,9 @@ class Searching:
     k1: float | None = None
     b: float | None = None
     rm3: bool = False
-    fb_terms: int = 10
-    fb_docs: int = 10
-    fb_weight: float = 0.5
+    fb_terms: int = FB_TERMS
+    fb_docs: int = FB_DOCS
+    fb_weight: float = FB_WEIGHT
     model: str | None = None
     weight: float | None = None
     faiss_device: str = VectorIndex.faiss_device

@@ -27,7 +27,7 @@ from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
-from hybrid_cli.lexical.options import BM25Options
+from hybrid_cli.lexical.options import FB_DOCS, FB_TERMS, FB_WEIGHT, BM25Options
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.storage import layout
@@ -158,7 +158,9 @@ class LexicalIndex(Index):
         """Return the same index with impacts of eight bits."""
         return self._with(self.impacts.rounded(), self.allowed)
 
-    def expanded(self, fb_terms: int = 10, fb_docs: int = 10, fb_weight: float = 0.5) -> ExpandedQueries:
+    def expanded(
+        self, fb_terms: int = FB_TERMS, fb_docs: int = FB_DOCS, fb_weight: float = FB_WEIGHT
+    ) -> ExpandedQueries:
         """Return the index whose queries are expanded by pseudo-relevance feedback (RM3).
 
         Args:

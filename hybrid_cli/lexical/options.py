@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 MAX_K1 = 1000  # beyond it, 32 bits cannot distinguish small impacts from 0
 MAX_FIELD_WEIGHT = 100  # the text of a field is repeated
+FB_TERMS, FB_DOCS, FB_WEIGHT = 10, 10, 0.5  # of RM3
 
 
 @dataclass(frozen=True, kw_only=True)

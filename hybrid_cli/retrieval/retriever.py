@@ -20,7 +20,7 @@ from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.frames import recipe_of
 from hybrid_cli.fusion.lists import values
 from hybrid_cli.fusion.methods import FusionRecipe
-from hybrid_cli.fusion.options import HITS, LEXICAL_SHARE, METHOD, RRF_K, Missing, Normalization
+from hybrid_cli.fusion.options import HITS, LEXICAL_SHARE, MEASURE, METHOD, RRF_K, Missing, Normalization
 from hybrid_cli.retrieval.calibration import FIRST, Calibration
 from hybrid_cli.retrieval.candidates import Candidates, CommonRows
 from hybrid_cli.runs.given import QueriesLike, queries_table
@@ -345,7 +345,7 @@ class Retriever(Index):
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
-    def tune(self, qrels: QrelsLike, queries: QueriesLike | None = None, measure: str = "nDCG@10") -> Retriever:
+    def tune(self, qrels: QrelsLike, queries: QueriesLike | None = None, measure: str = MEASURE) -> Retriever:
         """Return the retriever with the weights that judged queries choose, as `compose --tune` chooses them.
 
         Weights of the default fusion shrink towards it. Fewer than ten judged queries change nothing. `tuning` of the
@@ -355,7 +355,7 @@ class Retriever(Index):
             qrels: judgments; see `evaluation.evaluate`.
             queries: judged queries, and perhaps others; see `search`. None for those of the collection that was
                 indexed.
-            measure: measure to maximize.
+            measure: measure to maximize; nDCG@10 by default.
 
         Raises:
             InputError: no query has a judgment, or no hit of any query is relevant.

@@ -273,7 +273,7 @@ class Index(ABC):
         problem = "min_probability: one index gives no probabilities; pass a retriever of `compose --calibrate`"
         raise InputError(problem, code="not-calibrated")
 
-    def tune(self, qrels: Any, queries: Any = None, measure: str = "nDCG@10") -> Index:
+    def tune(self, qrels: Any, queries: Any = None, measure: str = "") -> Index:
         """Return the retriever with the weights that judged queries choose; see `Retriever.tune`.
 
         Raises:
