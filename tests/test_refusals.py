@@ -17,7 +17,7 @@ from hybrid_cli.settings.options import GIVEN, POSITIVE, REQUIRED, By, Condition
 TEXTS = ["x", "MRR@10", "1G", "1,0.5", "0.5", "bm25", "train", "random:2", "utf-8", "1", "title", "year > 1", "x=1"]
 TEXTS += ["a/b"]
 # options whose variant has conditions of its own that no declaration tells
-UNUSUAL = {"fuse": {"step"}, "evaluate": {"test", "correction"}}
+UNUSUAL = {"fuse": {"step"}, "evaluate": {"correction", "p_values", "test"}}  # of several runs
 UNUSUAL |= {"export": {"collection", "split", "qrels", "dense", "model", "license", "measurements"}}
 Values = dict[str, Any]
 
