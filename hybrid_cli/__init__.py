@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
+    from hybrid_cli.lab import compare, complementarity, over_seeds
     from hybrid_cli.retrieval import BM25, Dense, Retriever
     from hybrid_cli.runs.index import Index
     from hybrid_cli.session.in_memory import train
@@ -24,6 +25,7 @@ else:
             "encoders.contract": ["Encoder"],
             "evaluation.measures": ["evaluate"],
             "fusion.frames": ["fuse"],
+            "lab": ["compare", "complementarity", "over_seeds"],
             "retrieval": ["BM25", "Dense", "Retriever"],
             "runs.index": ["Index"],
             "session.in_memory": ["train"],
@@ -40,6 +42,8 @@ __all__ = [
     "InputError",
     "Retriever",
     "__version__",
+    "compare",
+    "complementarity",
     "evaluate",
     "fuse",
     "open_collection",
@@ -47,5 +51,6 @@ __all__ = [
     "open_index",
     "open_retriever",
     "open_run",
+    "over_seeds",
     "train",
 ]

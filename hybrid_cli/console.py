@@ -380,7 +380,7 @@ def stdout(piped_width: int = 200) -> Console:
 
     Texts are printed as they are: `[b]` is no markup, and `:100:` no emoji.
     """
-    return _rich(width=None if sys.stdout.isatty() else piped_width)
+    return _rich(width=None if sys.stdout.isatty() else piped_width, force_jupyter=False)
 
 
 def _rich(**options: Any) -> Console:

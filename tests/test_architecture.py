@@ -37,7 +37,7 @@ ROOT = Path(hybrid_cli.__file__).parent
 REPOSITORY = ROOT.parent
 FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
-    {"cli"},
+    {"cli", "lab"},
     {"stages"},
     {"adapters", "exports", "server"},
     {"api", "reporting", "session"},

@@ -120,7 +120,8 @@ class Evaluate(MayWrite, Comparison):
         study: Another result than the means of the runs.
         machine: Qrels of a machine (`judge --llm`): prints its agreement with the judgments of people, and means that
             these correct.
-        roc_against: Row: `--study over-seeds` adds the RoC of each row against this row, at the cutoff of Success@k.
+        roc_against: Row: `--study over-seeds` adds the RoC of each row against this row, at the cutoff of Success@k
+            (by default 10).
         p_values: Print the corrected p-values against each baseline.
         form: Format of the printed result.
         output: Parquet file for the values of all queries.

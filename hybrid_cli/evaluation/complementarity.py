@@ -47,13 +47,14 @@ class Sets:
         """Return the fraction of queries in D or S: the bound of any choice between the two lists."""
         return 1 - self.fail / self.queries if self.queries else nan
 
-    def interval(self, count: int) -> tuple[float, float]:
-        """Return the ends of the 95% Wilson interval of a count, as shares of the queries; 0 and 1 without queries."""
+    def interval(self, count: int, of: int | None = None) -> tuple[float, float]:
+        """Return the ends of the 95% Wilson interval of a count, as shares of `of` queries (all); of none, 0 and 1."""
         from scipy.stats import binomtest  # slow to import
 
-        if not self.queries:
+        whole = self.queries if of is None else of
+        if not whole:
             return 0.0, 1.0
-        found = binomtest(count, self.queries).proportion_ci(0.95, "wilson")
+        found = binomtest(count, whole).proportion_ci(0.95, "wilson")
         return float(found.low), float(found.high)
 
 

@@ -120,14 +120,14 @@ def _in_top(measure: Measure) -> pl.Expr:
     return (position.is_not_null() if measure.cutoff is None else position <= measure.cutoff).fill_null(False)
 
 
-MRR, ACCURACY, RBP = "MRR", "acc", "RBP"
+MRR, ACCURACY, RBP, SUCCESS = "MRR", "acc", "RBP", "Success"
 _BUILT_IN: dict[str, MeasureFamily] = {
     MRR: MeasureFamily("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
     "nDCG": MeasureFamily("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True, compute=normalized_gain),
     "MAP": MeasureFamily("map", "map_cut", ("ap", "map_cut")),
     "P": MeasureFamily("", "P", ("precision",)),
     "R": MeasureFamily("", "recall", ("recall",)),
-    "Success": MeasureFamily("", "success", ("hit_rate", "hitrate")),
+    SUCCESS: MeasureFamily("", "success", ("hit_rate", "hitrate")),
     "Rprec": MeasureFamily("Rprec", "", ("r-precision",)),
     "Bpref": MeasureFamily("bpref", ""),
     "ERR": MeasureFamily("err", "err_cut", graded=True, compute=expected_reciprocal_rank),

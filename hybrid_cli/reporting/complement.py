@@ -280,6 +280,26 @@ _SETS = ("dense", "sparse", "dense_only", "sparse_only", "both", "fail")
 _PARTS = "dense_only", "sparse_only", "fail"  # of RoC
 
 
+def answered(cut: Sets, first: str, second: str) -> Result:
+    """Return the sizes of the sets of two systems, and their ratios in both directions; D is the first system."""
+    counts = {"both": cut.both, f"only {first}": cut.dense_only, f"only {second}": cut.sparse_only, "neither": cut.fail}
+    shares = [(name, count, cut.queries) for name, count in {**counts, "oracle": cut.queries - cut.fail}.items()]
+    shares += [
+        (f"RoC({first};{second})", cut.dense_only, cut.dense),
+        (f"RoC({second};{first})", cut.sparse_only, cut.sparse),
+    ]
+    rows, cells = [], []
+    for name, count, of in shares:
+        mean, (low, high) = count / of if of else math.nan, cut.interval(count, of)
+        row = {"measure": name, "k": cut.cutoff, "count": count, "queries": of, "low": low, "high": high}
+        rows.append({**row, "mean": mean if of else None})
+        cells.append([name, f"{count:,}", f"{of:,}", ratio_text(mean), f"{figure(low, 3)} to {figure(high, 3)}"])
+    title = f"Queries with a relevant document in the top {cut.cutoff} hits of {first} and {second}"
+    note = "RoC(A;B) = only A / A, the share of the queries answered by A that B does not answer; oracle: A or B."
+    table = Table(["queries", "count", "of", "share", "95% interval (Wilson)"], cells, title, [note])
+    return Result([table], {**asdict(cut), "first": first, "second": second, "rows": rows}, rows)
+
+
 def result(complement: Complement) -> Result:
     """Return the comparison in the form of every format."""
     names = (f"{complement.dense} only", "both", f"{complement.sparse} only", "neither")

@@ -114,6 +114,23 @@ def line_chart(
     )
 
 
+def interval_chart(rows: Rows) -> alt.FacetChart:
+    """Return a chart with a panel per measure: the mean of each run with the ends of its interval.
+
+    Args:
+        rows: run, measure, mean, low, high.
+    """
+    base = alt.Chart().encode(alt.Y("run:N", title=None, sort=None), alt.Color("run:N", sort=None))
+    tooltips = [alt.Tooltip("run:N"), *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("mean", "low", "high"))]
+    bars = base.mark_rule(strokeWidth=2).encode(alt.X("low:Q", title=None).scale(zero=False), alt.X2("high:Q"))
+    means = base.mark_circle(size=60, opacity=1).encode(alt.X("mean:Q").scale(zero=False), tooltip=tooltips)
+    panels = alt.layer(bars, means, data=alt.InlineData(list(rows))).properties(width=220)
+    order = alt.Facet("measure:N", title=None, sort=list(dict.fromkeys(row["measure"] for row in rows)))
+    config = {**chart_config("light", legend=True), "legend": {"disable": True}}
+    chart: alt.FacetChart = panels.facet(order, columns=3).resolve_scale(x="independent").configure(**config)
+    return chart
+
+
 # -------------------------------------------------------------------------------------------------------------- style
 
 

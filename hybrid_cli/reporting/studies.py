@@ -24,7 +24,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands.analysis import Evaluate
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import significance
-from hybrid_cli.evaluation.measures import parse_measures
+from hybrid_cli.evaluation.measures import SUCCESS, parse_measures
 from hybrid_cli.perturbations.attacks import ATTACKS
 from hybrid_cli.reporting import summary as summaries
 from hybrid_cli.reporting.plan import OVERLAP, EvaluationPlan
@@ -138,67 +138,60 @@ def _check_complete(
 _ROW = pl.col("run").str.replace(r"-\d+$", "")
 
 
-def check_rows(names: Sequence[str], settings: Evaluate) -> None:
+def check_rows(names: Sequence[str], settings: Evaluate, row: pl.Expr = _ROW) -> None:
     """Check the row names of --baseline and --roc-against.
 
     Args:
         names: names of the runs.
         settings: settings of the study.
+        row: row of a run.
 
     Raises:
         InputError: unknown row.
     """
-    rows = pl.DataFrame({"run": names}).select(_ROW)["run"].unique(maintain_order=True).to_list()
+    rows = pl.DataFrame({"run": names}).select(row)["run"].unique(maintain_order=True).to_list()
     for option, given in (("baseline", settings.baseline), ("roc_against", [settings.roc_against or rows[0]])):
         if unknown := [name for name in given if name not in rows]:
             reason = f"no such row; the rows are {', '.join(rows)}"
             raise option_error(option, unknown[0], reason, code="unknown-choice", choices=rows)
 
 
-def over_seeds(values: pl.DataFrame, settings: Evaluate) -> Result:
+def over_seeds(
+    values: pl.DataFrame,
+    settings: Evaluate,
+    ratios: Sequence[tuple[pl.DataFrame, pl.DataFrame]] = (),
+    row: pl.Expr = _ROW,
+) -> Result:
     """Average the runs of each row; the standard deviation is the sample's, over the means of the seeds.
 
     Args:
         values: run, measure, qid, value.
-        settings: baseline (names of rows), roc_against, test, correction, seed.
-
-    Raises:
-        InputError: RoC without Success@k among the measures.
+        settings: baseline (names of rows), test, correction, seed.
+        ratios: RoC of runs, and the shares that it is made of; see `roc`.
+        row: row of a run.
     """
-    baselines, ratios = list(dict.fromkeys(settings.baseline)), values.clear().select("run", "measure", "value")
-    names = values.select(_ROW)["run"].unique(maintain_order=True).to_list()
-    frames = {"": values}
-    if settings.roc_against:
-        ratios, counted = roc(values, settings.roc_against)
-        frames = {settings.roc_against: counted, "": values}
-    averaged = {
-        without: frame.group_by(_ROW, "measure", "qid", maintain_order=True).agg(_MEAN)
-        for without, frame in frames.items()
-    }
-    seeds = [frame.group_by("run", "measure", maintain_order=True).agg(_MEAN) for frame in frames.values()]
-    means = pl.concat([ratios, *seeds], how="vertical_relaxed")
+    baselines = list(dict.fromkeys(settings.baseline))
+    ratio = pl.concat([values.clear().select("run", "measure", "value"), *(pair[0] for pair in ratios)])
+    counted = pl.concat([values.clear(), *(pair[1] for pair in ratios)])
+    names = pl.concat([values["run"], ratio["run"]]).to_frame().select(row)["run"].unique(maintain_order=True).to_list()
+    frames = [frame for frame in (counted, values) if len(frame)]
+    averaged = [frame.group_by(row, "measure", "qid", maintain_order=True).agg(_MEAN) for frame in frames]
+    seeds = [frame.group_by("run", "measure", maintain_order=True).agg(_MEAN) for frame in frames]
+    means = pl.concat([ratio, *seeds], how="vertical_relaxed")
     measures = means["measure"].unique(maintain_order=True).to_list()
     defined = ~pl.col("value").has_nulls()  # else the value of a seed is undefined
-    table = means.group_by(_ROW.alias("row"), "measure", maintain_order=True).agg(
+    table = means.group_by(row.alias("row"), "measure", maintain_order=True).agg(
         mean=pl.when(defined).then(_MEAN), deviation=pl.when(defined).then(pl.col("value").std()), seeds=pl.len()
     )
     table = table.sort(_in_order("row", names), _in_order("measure", measures), maintain_order=True)
-    if settings.roc_against:
-        ends = significance.intervals(averaged[settings.roc_against], seed=settings.seed)
+    if len(counted):
+        ends = significance.intervals(averaged[0], seed=settings.seed)
         ends = ends.select("measure", "low", "high", row="run")
         table = table.join(ends, on=["row", "measure"], how="left", maintain_order="left")
-    comparisons = pl.concat(
-        [
-            significance.compare(
-                frame,
-                [name for name in baselines if name != without],
-                correction=settings.correction,
-                seed=settings.seed,
-            )
-            for without, frame in averaged.items()
-        ],
-        how="vertical_relaxed",
-    )
+    how: dict[str, Any] = {name: getattr(settings, name) for name in ("correction", "seed")}
+    known = [(frame, [name for name in baselines if name in frame["run"]]) for frame in averaged]
+    tested = [significance.compare(frame, names, **how) for frame, names in known]
+    comparisons = pl.concat(tested, how="vertical_relaxed")
     tests = summaries.tests_of(settings)
     content = {
         "rows": table.to_dicts(),
@@ -209,6 +202,32 @@ def over_seeds(values: pl.DataFrame, settings: Evaluate) -> Result:
     marks = Marks.of(comparisons, baselines, tests)
     shown = replace(_rows_table(table, measures, marks), notes=[*_rows_legend(table, marks, tests)])
     return Result([shown], content, table.to_dicts())
+
+
+def over_results(results: Sequence[pl.DataFrame], settings: Evaluate, against: Sequence[str], values: bool) -> Result:
+    """Combine several seeds; a run with equal values in all of them is one seed.
+
+    Args:
+        results: run, measure, qid, value of each seed.
+        settings: see `over_seeds`.
+        against: runs against which the RoC of the others is computed.
+        values: the measures are shown, not only RoC.
+    """
+    runs = results[0]["run"].unique(maintain_order=True).to_list()
+    check_rows(runs, settings, row := pl.col("run").str.replace(r" \(seed \d+\)$", ""))
+    same = [run for run in runs if len({frame.filter(run=run).write_csv() for frame in results}) == 1]
+    parts, ratios = [], []
+    for seed, frame in enumerate(results, 1):
+        named = pl.col("run") + f" (seed {seed})"
+        repeated = pl.col("run").is_in(same)
+        parts.append(
+            frame.filter(~repeated | (seed == 1), values).with_columns(
+                run=pl.when(repeated).then("run").otherwise(named)
+            )
+        )
+        pairs = [roc(frame, run) for run in against]
+        ratios += [(ratio.with_columns(named), counted.with_columns(named)) for ratio, counted in pairs]
+    return over_seeds(pl.concat(parts), settings, ratios, row)
 
 
 def _rows_table(table: pl.DataFrame, measures: Sequence[str], marks: Marks) -> Table:
@@ -231,7 +250,7 @@ def _rows_legend(table: pl.DataFrame, marks: Marks, tests: Mapping[str, Any]) ->
     yield "Mean ± standard deviation over the seeds."
     if "low" in table.columns:
         yield (
-            "RoC = D only / D. D only, S only, Fail: share of the queries that only the row, only the sparse run, or "
+            "RoC = D only / D. D only, S only, Fail: share of the queries that only the row, only the other run, or "
             f"neither answers, with its {significance.CONFIDENCE:.0%} bootstrap interval over the queries."
         )
     if table["mean"].has_nulls():
@@ -258,7 +277,7 @@ def roc(values: pl.DataFrame, sparse: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         InputError: Success@k is not among the measures, or `sparse` has several seeds.
     """
     names = [name for name in values["measure"].unique(maintain_order=True) if name != OVERLAP]
-    success = [measure for measure in parse_measures(names) if measure.family == "Success"]
+    success = [measure for measure in parse_measures(names) if measure.family == SUCCESS]
     if not success:
         reason = f"needs Success@k, such as Success@10; --measure is {', '.join(names)}"
         raise option_error("roc_against", None, reason, code="missing-measure")

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from io import StringIO
+from itertools import islice
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.lineage import pseudo_queries
 from hybrid_cli.commands.analysis import Comparison, Evaluate
-from hybrid_cli.errors import option_error
+from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
 from hybrid_cli.evaluation.measures import HOLE, uses_all_grades
 from hybrid_cli.reporting import complement
 from hybrid_cli.reporting.complement import Complement
 from hybrid_cli.reporting.plan import EvaluationPlan
-from hybrid_cli.reporting.tables import LETTERS, RAISED, Result, Table, count, figure, pseudo_note
+from hybrid_cli.reporting.tables import LETTERS, RAISED, Result, Table, count, figure, latex_table, pseudo_note
 from hybrid_cli.reporting.verdict import Verdict
+
+if TYPE_CHECKING:
+    import altair as alt
 
 _MAIN_MEASURE = "nDCG@10"
 _VALUES, _INTERVALS = ("run", "measure", "qid", "value"), ("run", "measure", "mean", "low", "high")
@@ -28,7 +34,7 @@ _COUNTS = ("judged", "answered", "missing", "unjudged", HOLE, "removed")
 _HEADINGS = {"missing": "unanswered (scored 0)"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """Means, counts and comparisons of runs.
 
@@ -63,6 +69,58 @@ class Summary:
     def content(self) -> Mapping[str, Any]:
         """Return all figures, as JSON has them."""
         return self.result().content
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """Return run, measure, mean, low, high, queries, and each comparison with a baseline; of a study, its rows."""
+        if self.study is not None:
+            return pl.DataFrame(self.study.rows, infer_schema_length=None)
+        counts = self.values.group_by("run", "measure", maintain_order=True).len("queries")
+        rows = self.intervals.join(counts, on=["run", "measure"], how="left", maintain_order="left")
+        tests = self.comparisons.drop("queries", strict=False)
+        return rows if tests.is_empty() else rows.join(tests, on=["run", "measure"], how="left", maintain_order="left")
+
+    def plot(self) -> alt.TopLevelMixin:
+        """Return a chart of the means with their intervals; of several seeds, with their standard deviations.
+
+        Raises:
+            InputError: a study without means.
+        """
+        from hybrid_cli.reporting.page import interval_chart
+
+        frame = self.frame.rename({"row": "run"}, strict=False)
+        if "mean" not in frame.columns:
+            raise InputError("plot: the study has no means", code="nothing-to-plot")
+        for name, sign in (("low", -1), ("high", 1)) if "deviation" in frame.columns else ():
+            known = [name] if name in frame.columns else []
+            frame = frame.with_columns(
+                pl.coalesce(*known, pl.col("mean") + sign * pl.col("deviation"), "mean").alias(name)
+            )
+        rows = frame.select("run", "measure", "mean", "low", "high").drop_nulls().unique(maintain_order=True)
+        return interval_chart(rows.to_dicts())
+
+    def to_markdown(self) -> str:
+        """Return all tables as Markdown."""
+        return self.result().text("markdown")
+
+    def to_latex(self, caption: str = "", label: str = "", p_values: bool = False) -> str:
+        """Return the first table in LaTeX, which needs the package `booktabs`.
+
+        Args:
+            caption, label: LaTeX; with one of them, a `table` environment is written around the table.
+            p_values: add the corrected p-values against each baseline.
+        """
+        return latex_table(
+            next(block for block in self.result(p_values).blocks if isinstance(block, Table)), caption, label
+        )
+
+    def __repr__(self) -> str:
+        with redirect_stdout(StringIO()) as text:
+            self.result().show()
+        return text.getvalue().strip("\n")
+
+    def _repr_html_(self) -> str:
+        return self.result().text("html")
 
     @property
     def runs(self) -> list[str]:
@@ -150,12 +208,9 @@ class Summary:
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row per run, measure and baseline, with all settings."""
-        columns = dict.fromkeys(self.comparisons.columns, "") | dict(self.settings)
-        for run, measure, mean, low, high in self.intervals.iter_rows():
-            ours = {"run": run, "measure": measure, "mean": mean, "low": low, "high": high}
-            ours |= {"queries": self.queries(measure), **self.counts[run]}
-            for row in self.comparisons.filter(run=run, measure=measure).to_dicts() or [{}]:
-                yield ours | {name: value for name, value in columns.items() if name not in ours} | row
+        for row in self.frame.iter_rows(named=True):
+            figures = dict(islice(row.items(), len(_INTERVALS) + 1))  # and queries
+            yield {**figures, **self.counts[row["run"]], **row, **self.settings}
 
 
 def chosen_baselines(given: Sequence[str], names: Sequence[str], default: Sequence[str] = ()) -> list[str]:

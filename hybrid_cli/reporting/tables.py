@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -111,17 +112,14 @@ class Result:
     content: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]] = ()
 
-    @property
-    def tables(self) -> list[Table]:
-        """Return the tables."""
-        return [block for block in self.blocks if isinstance(block, Table)]
-
     def text(self, form: str) -> str:
-        """Return the result as `json`, `csv`, `markdown` or `latex`."""
+        """Return the result as `json`, `csv`, `html`, `markdown` or `latex`."""
         if form == "json":
             return console.json_text(self.content, indent=2)
         if form == "csv":
             return csv_text(self.rows)
+        if form == "html":
+            return "\n".join(_html(block) if isinstance(block, str) else html_table(block) for block in self.blocks)
         write, escape = (markdown_table, markdown) if form == "markdown" else (latex_table, latex)
         blocks = [block for block in self.blocks if form == "markdown" or isinstance(block, str) or not block.shared]
         return "\n\n".join(escape(block) if isinstance(block, str) else write(block) for block in blocks)
@@ -254,6 +252,28 @@ def latex(text: str) -> str:
     escaped = "".join(_SPECIAL.get(character, character) for character in console.one_line(text))
     escaped = f"{{*}}{escaped[1:]}" if escaped.startswith("*") else escaped  # a star after a line break has a meaning
     return _MARKS.sub(lambda match: f"$^{{{''.join(_LETTERS[mark] for mark in match[0])}}}$", escaped)
+
+
+def html_table(table: Table) -> str:
+    """Return a table for a notebook, with its title and notes; `Table.bold` are its bold cells."""
+
+    def line(cells: Sequence[str], tag: str, number: int) -> str:
+        sides = ("left" if at < table.left else "right" for at in range(len(cells)))
+        texts = (
+            f"<b>{_html(text)}</b>" if (number, at) in table.bold else _html(text) for at, text in enumerate(cells)
+        )
+        shown = (f'<{tag} style="text-align: {side}">{text}</{tag}>' for side, text in zip(sides, texts, strict=True))
+        return f"<tr>{''.join(shown)}</tr>"
+
+    rows = [line(table.columns, "th", -1), *(line(row, "td", number) for number, row in enumerate(table.rows))]
+    return f"<table><caption>{_html(table.title)}</caption>{''.join(rows)}</table>" + "".join(
+        f"<p>{_html(note)}</p>" for note in table.notes
+    )
+
+
+def _html(text: str) -> str:
+    """Return a text for HTML, whose characters have no other meaning."""
+    return html.escape(console.plain(text)).replace("\n", "<br>")
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from hybrid_cli.evaluation.complementarity import Sets
 from hybrid_cli.reporting.complement import Complement, ratio_text, sets_table
-from hybrid_cli.reporting.page import Figure, Section, chart, colours, plain
+from hybrid_cli.reporting.page import Figure, Section, chart, chart_config, colours, plain
 
 WIDTH = 300  # all sizes in pixels
 _MARGIN, _GAP = 6, 16
@@ -52,6 +52,13 @@ def scale(drawn: Sequence[Sets]) -> float:
         for sets in drawn
     )
     return (WIDTH - 2 * _MARGIN - _GAP) / max(widest, 1.0)
+
+
+def chart_of(sets: Sets, pair: tuple[str, str]) -> alt.LayerChart:
+    """Return the diagram of two runs as a chart, which shows itself in a notebook."""
+    chart = alt.LayerChart.from_dict(diagram("venn", sets, pair, pair, scale([sets])))
+    drawn: alt.LayerChart = chart.configure(**chart_config("light", legend=True))
+    return drawn
 
 
 def diagram(name: str, sets: Sets, pair: tuple[str, str], runs: Sequence[str], scale: float) -> Any:

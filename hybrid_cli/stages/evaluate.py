@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import polars as pl
 from hybrid_cli import artifacts, console
 from hybrid_cli.artifacts.judged import reused, warn_raters
 from hybrid_cli.commands import Evaluate
+from hybrid_cli.evaluation.measures import SUCCESS, Measure
 from hybrid_cli.reporting import studies
 from hybrid_cli.reporting.agreement import machine_labels, people_agreement
 from hybrid_cli.reporting.complement import Texts, complement
@@ -53,7 +55,11 @@ def _evaluated(settings: Evaluate) -> Summary:
         return Summary.of_study(studies.answerable(plan, queries))
     if settings.study == "over-seeds":
         studies.check_rows(list(plan.runs), settings)
-        return Summary.of_study(studies.over_seeds(_measured(plan, settings)[0], settings))
+        against = settings.roc_against
+        if against and plan.qrels is not None and not any(measure.family == SUCCESS for measure in plan.measures):
+            plan = replace(plan, measures=[*plan.measures, Measure(f"{SUCCESS}@10", SUCCESS, 10, plan.level)])
+        values = _measured(plan, settings)[0]
+        return Summary.of_study(studies.over_seeds(values, settings, [studies.roc(values, against)] if against else []))
     if settings.study == "robustness":
         systems, _ = studies.systems_and_attacks(list(plan.runs))
         baselines = chosen_baselines(settings.baseline, systems)

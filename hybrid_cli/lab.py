@@ -1,0 +1,228 @@
+"""Experiments in Python: systems are compared as `hybrid evaluate` compares runs, and results combined over seeds."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from hybrid_cli import storage
+from hybrid_cli.artifacts import Manifest
+from hybrid_cli.collections import collection as collections
+from hybrid_cli.commands import Evaluate
+from hybrid_cli.commands.common import HITS
+from hybrid_cli.errors import InputError
+from hybrid_cli.evaluation.complementarity import Sets, sets
+from hybrid_cli.evaluation.measures import qrels_table
+from hybrid_cli.evaluation.options import LEVEL, MEASURES
+from hybrid_cli.reporting import studies
+from hybrid_cli.reporting.complement import answered
+from hybrid_cli.reporting.summary import Summary
+from hybrid_cli.runs import RunLike, run_table
+from hybrid_cli.runs.given import queries_table
+from hybrid_cli.runs.index import Index
+from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.storage import SCHEMAS, Kind
+
+if TYPE_CHECKING:
+    import altair as alt
+
+DataLike = str | os.PathLike[str] | tuple[Any, Any] | Any  # Any: a collection with `queries(split)` and `qrels(split)`
+SystemLike = Index | RunLike
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Complementarity(Summary):
+    """The queries that each of two systems answers with a relevant document in its top hits.
+
+    Attributes:
+        cells: qid, cell, of each query with a relevant document: `both`, `only NAME`, or `neither`.
+        sets: numbers of these queries; D is the first system.
+        names: of the systems.
+    """
+
+    cells: pl.DataFrame
+    sets: Sets
+    names: tuple[str, str]
+
+    def plot(self) -> alt.LayerChart:
+        """Return an area-proportional Venn diagram."""
+        from hybrid_cli.reporting.venn import chart_of
+
+        return chart_of(self.sets, self.names)
+
+
+def compare(
+    systems: Mapping[str, SystemLike],
+    data: DataLike,
+    split: str | None = None,
+    measures: Sequence[str] = MEASURES,
+    *,
+    k: int = HITS,
+    **options: Any,
+) -> Summary:
+    """Compare systems on judged queries: means, intervals and significance tests, as `hybrid evaluate` computes them.
+
+    Args:
+        systems: name -> index or retriever, which is searched; run, as for `evaluate`; or path of one of them.
+        data: collection, its path, or a pair of queries and judgments, as `search` and `evaluate` take them.
+        split: split of the collection; None by default, for a collection with one split.
+        measures: names such as `nDCG@10`; `MRR@10`, `nDCG@10`, `R@100` and `R@1000` by default.
+        k: hits per query of a system that is searched; 1000 by default.
+        options: of `hybrid evaluate`, such as `baseline` (by default the first system), `test`, `correction`, `seed`
+            and `relevance_level`.
+
+    Returns:
+        A result that shows itself in a notebook; `frame` has a row per system, measure and baseline; `plot()`,
+        `to_markdown()` and `to_latex(caption, label, p_values)` are further forms.
+
+    Raises:
+        InputError: an unknown measure or split, something that is no system, or a system without a judged query.
+
+    Example:
+        >>> from hybrid_cli import compare
+        >>> runs = {"first": {"q": {"a": 2.0, "b": 1.0}}, "second": {"q": {"b": 1.0}}}
+        >>> compare(runs, ({}, {"q": {"b": 1}}), measures=["MRR@10"]).frame["mean"].to_list()
+        [0.5, 1.0]
+    """
+    with _on_disk(systems, data, split, k) as (inputs, chosen):
+        return evaluate(inputs, split=chosen, measure=measures, **options)
+
+
+def complementarity(
+    first: SystemLike,
+    second: SystemLike,
+    data: DataLike,
+    split: str | None = None,
+    *,
+    k: int = 10,
+    names: tuple[str, str] | None = None,
+    relevance_level: int = LEVEL,
+) -> Complementarity:
+    """Count the queries that both, one, or neither of two systems answers with a relevant document in its top hits.
+
+    Args:
+        first, second: index or retriever, run, or path of one of them.
+        data: collection, its path, or a pair of queries and judgments.
+        split: split of the collection; None by default, for a collection with one split.
+        k: top hits; 10 by default.
+        names: of the systems; None by default: `bm25`, `dense`, or the name of the path, else `first` and `second`.
+        relevance_level: lowest relevant grade; 1 by default.
+
+    Returns:
+        A result that shows itself in a notebook. `frame` has the counts, shares, ratios of complementarity (RoC) and
+        their intervals; `cells` the cell of each query with a relevant document; `plot()` draws a Venn diagram.
+
+    Raises:
+        InputError: as for `compare`, or no query has a relevant document.
+
+    Example:
+        >>> from hybrid_cli import complementarity
+        >>> first, second = {"q1": {"a": 1.0}, "q2": {"a": 1.0}}, {"q1": {"b": 1.0}, "q2": {"a": 1.0}}
+        >>> found = complementarity(first, second, ({}, {"q1": {"a": 1}, "q2": {"a": 1}}))
+        >>> found.cells.rows()
+        [('q1', 'only first'), ('q2', 'both')]
+    """
+    pair = names or _names(first, second)
+    with _on_disk(dict(zip(pair, (first, second), strict=True)), data, split, k) as (inputs, chosen):
+        measured = evaluate(inputs, split=chosen, measure=[f"Success@{k}"], relevance_level=relevance_level)
+        qrels = collections.read_qrels(collections.qrels_path(Path(inputs[0]), chosen))
+    relevant = qrels.filter(pl.col("relevance") >= relevance_level)
+    values = measured.values.join(relevant, on="qid", how="semi", maintain_order="left")
+    wide = values.pivot(on="run", index="qid", values="value", maintain_order=True)
+    if wide.is_empty():
+        raise InputError("the judgments: no query has a relevant document", code="nothing-relevant")
+    labels = {(1, 1): "both", (1, 0): f"only {pair[0]}", (0, 1): f"only {pair[1]}", (0, 0): "neither"}
+    cells = wide.select("qid", cell=pl.Series([labels[row] for row in wide.select(pair).iter_rows()]))
+    one, other = (wide.select("qid", rank=pl.when(pl.col(name) > 0).then(k)) for name in pair)
+    cut = sets(one, other, k)
+    study = {**vars(Summary.of_study(answered(cut, *pair))), "values": values}
+    return Complementarity(**study, cells=cells, sets=cut, names=pair)
+
+
+def over_seeds(results: Sequence[Summary], *, baseline: str | Sequence[str] = (), **options: Any) -> Summary:
+    """Combine the results of several seeds, as `hybrid evaluate --study over-seeds` does.
+
+    Args:
+        results: of `compare`, or of `complementarity`: one per seed, with the same names of systems and queries. A
+            system with equal values in all results, such as BM25, counts as one seed.
+        baseline: systems that the others are tested against; none by default.
+        options: `roc_against`, `test`, `correction` and `seed` of `hybrid evaluate`.
+
+    Returns:
+        A result whose `frame` has mean, standard deviation over the seeds and number of seeds; for RoC, the bootstrap
+        interval of each share over the queries.
+
+    Raises:
+        InputError: no results, or results of different kinds or queries.
+
+    Example:
+        >>> from hybrid_cli import compare, over_seeds
+        >>> data = {}, {"q": {"b": 1}}
+        >>> runs = {"q": {"b": 1.0}}, {"q": {"a": 2.0, "b": 1.0}}
+        >>> seeds = [compare({"mine": run}, data, measures=["MRR"]) for run in runs]
+        >>> over_seeds(seeds).frame.select("mean", "seeds").rows()
+        [(0.75, 2)]
+    """
+    kinds = {type(result) for result in results}
+    queries = [set(result.values["qid"]) for result in results if isinstance(result, Summary)]
+    if len(kinds) != 1 or not all(queries) or any(qids != queries[0] for qids in queries):
+        problem = "over_seeds: needs results of `compare`, or of `complementarity`, over the same queries"
+        raise InputError(problem, code="other-results")
+    settings = Evaluate(["results"], study="over-seeds", baseline=baseline, **options)
+    pair = results[0].names if isinstance(results[0], Complementarity) else ()
+    against = pair[::-1] or [name for name in [settings.roc_against] if name]
+    return Summary.of_study(studies.over_results([result.values for result in results], settings, against, not pair))
+
+
+@contextmanager
+def _on_disk(
+    systems: Mapping[str, SystemLike], data: DataLike, split: str | None, k: int
+) -> Iterator[tuple[list[str], str | None]]:
+    """Yield the inputs of `evaluate` and the split; errors name the systems, not their files."""
+    if not isinstance(systems, Mapping) or not systems or not all(name and "=" not in str(name) for name in systems):
+        raise InputError("systems: needs a dictionary of names, without `=`, and systems", code="invalid-name")
+    with tempfile.TemporaryDirectory() as folder:
+        files = {f"{folder}/{number}.parquet": str(name) for number, name in enumerate(systems)}
+        queries, chosen = None, None
+        if isinstance(data, str | os.PathLike):
+            inputs, chosen = [os.fspath(data)], split
+        else:
+            queries, qrels = data if isinstance(data, tuple) else (data.queries(split), data.qrels(split))
+            inputs = [f"{folder}/qrels.parquet"]
+            qrels_table(qrels).write_parquet(inputs[0])
+        try:
+            for (file, name), system in zip(files.items(), systems.values(), strict=True):
+                if isinstance(system, Index):
+                    if queries is None:
+                        queries = collections.read_queries(collections.queries_path(Path(inputs[0]), split))
+                    hits = system.runs(queries_table(queries), k)
+                elif not isinstance(system, str | os.PathLike):
+                    hits = iter([run_table(system, name)])
+                else:
+                    inputs.append(f"{name}={os.fspath(system)}")
+                    continue
+                rows = (block.select(SCHEMAS[Kind.RUN].names).to_arrow() for block in hits)
+                storage.write_parquet(Path(file), rows, SCHEMAS[Kind.RUN], Manifest(Kind.RUN, "search", {}, {}))
+                inputs.append(f"{name}={file}")
+            yield inputs, chosen
+        except InputError as error:
+            message, fields = str(error), {key: files.get(str(value), value) for key, value in error.fields.items()}
+            for file, name in files.items():
+                message = message.replace(file, name)
+            raise InputError(message, code=error.code, **fields) from None
+
+
+def _names(first: SystemLike, second: SystemLike) -> tuple[str, str]:
+    """Return different names of two systems: `bm25` or `dense`, or the names of their paths."""
+    one, other = (
+        Path(system).stem if isinstance(system, str | os.PathLike) else getattr(system, "system", None)
+        for system in (first, second)
+    )
+    return (one, other) if one and other and one != other else ("first", "second")
