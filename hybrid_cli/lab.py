@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hybrid_cli import storage
+from hybrid_cli.api import open_collection
 from hybrid_cli.artifacts import Manifest
-from hybrid_cli.collections import collection as collections
+from hybrid_cli.collections.collection import Collection, qrels_path, read_qrels
 from hybrid_cli.commands import Evaluate
 from hybrid_cli.commands.common import HITS
 from hybrid_cli.errors import InputError
@@ -25,7 +26,7 @@ from hybrid_cli.reporting import studies
 from hybrid_cli.reporting.complement import answered
 from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.runs import RunLike, run_table
-from hybrid_cli.runs.given import queries_table
+from hybrid_cli.runs.given import checked_depth, queries_table
 from hybrid_cli.runs.index import Index
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.storage import SCHEMAS, Kind
@@ -33,7 +34,7 @@ from hybrid_cli.storage import SCHEMAS, Kind
 if TYPE_CHECKING:
     import altair as alt
 
-DataLike = str | os.PathLike[str] | tuple[Any, Any] | Any  # Any: a collection with `queries(split)` and `qrels(split)`
+DataLike = str | os.PathLike[str] | Collection | tuple[Any, Any] | Any  # Any: as a collection
 SystemLike = Index | RunLike
 
 
@@ -112,7 +113,7 @@ def complementarity(
         data: collection, its path, or a pair of queries and judgments.
         split: split of the collection; None by default, for a collection with one split.
         k: top hits; 10 by default.
-        names: of the systems; None by default: `bm25`, `dense`, or the name of the path, else `first` and `second`.
+        names: of the systems; None by default: `bm25` and `dense` of such indexes, else `first` and `second`.
         relevance_level: lowest relevant grade; 1 by default.
 
     Returns:
@@ -129,10 +130,13 @@ def complementarity(
         >>> found.cells.rows()
         [('q1', 'only first'), ('q2', 'both')]
     """
-    pair = names or _names(first, second)
+    one, other = (getattr(system, "system", None) for system in (first, second))
+    pair = names or ((one, other) if one and other and one != other else ("first", "second"))
+    if len(set(pair)) != 2:
+        raise InputError("names: needs two different names", code="invalid-name", option="names")
     with _on_disk(dict(zip(pair, (first, second), strict=True)), data, split, k) as (inputs, chosen):
         measured = evaluate(inputs, split=chosen, measure=[f"Success@{k}"], relevance_level=relevance_level)
-        qrels = collections.read_qrels(collections.qrels_path(Path(inputs[0]), chosen))
+        qrels = read_qrels(qrels_path(Path(inputs[0]), chosen))
     relevant = qrels.filter(pl.col("relevance") >= relevance_level)
     values = measured.values.join(relevant, on="qid", how="semi", maintain_order="left")
     wide = values.pivot(on="run", index="qid", values="value", maintain_order=True)
@@ -170,10 +174,12 @@ def over_seeds(results: Sequence[Summary], *, baseline: str | Sequence[str] = ()
         >>> over_seeds(seeds).frame.select("mean", "seeds").rows()
         [(0.75, 2)]
     """
-    kinds = {type(result) for result in results}
-    queries = [set(result.values["qid"]) for result in results if isinstance(result, Summary)]
-    if len(kinds) != 1 or not all(queries) or any(qids != queries[0] for qids in queries):
-        problem = "over_seeds: needs results of `compare`, or of `complementarity`, over the same queries"
+    given = results if isinstance(results, list | tuple) and all(isinstance(each, Summary) for each in results) else ()
+    measured = {(type(each), *each.values.select("run", "measure", "qid").rows()) for each in given}
+    if len(measured) != 1 or measured == {(Summary,)}:
+        problem = (
+            "over_seeds: needs a list of results of `compare`, or of `complementarity`, of equal systems and queries"
+        )
         raise InputError(problem, code="other-results")
     settings = Evaluate(["results"], study="over-seeds", baseline=baseline, **options)
     pair = results[0].names if isinstance(results[0], Complementarity) else ()
@@ -188,21 +194,24 @@ def _on_disk(
     """Yield the inputs of `evaluate` and the split; errors name the systems, not their files."""
     if not isinstance(systems, Mapping) or not systems or not all(name and "=" not in str(name) for name in systems):
         raise InputError("systems: needs a dictionary of names, without `=`, and systems", code="invalid-name")
+    data = open_collection(data) if isinstance(data, str | os.PathLike) else data
     with tempfile.TemporaryDirectory() as folder:
         files = {f"{folder}/{number}.parquet": str(name) for number, name in enumerate(systems)}
-        queries, chosen = None, None
-        if isinstance(data, str | os.PathLike):
-            inputs, chosen = [os.fspath(data)], split
-        else:
-            queries, qrels = data if isinstance(data, tuple) else (data.queries(split), data.qrels(split))
-            inputs = [f"{folder}/qrels.parquet"]
+        inputs, chosen = [f"{folder}/qrels.parquet"], None
+        if isinstance(data, Collection):
+            inputs, chosen = [str(data.path)], split
+        elif hasattr(data, "qrels") or (isinstance(data, tuple) and len(data) == 2):
+            qrels = data[1] if isinstance(data, tuple) else data.qrels(split)
             qrels_table(qrels).write_parquet(inputs[0])
+        else:
+            problem = f"data: is {type(data).__name__}; pass a collection, its path, or a pair of queries and judgments"
+            raise InputError(problem, code="other-type", option="data")
         try:
             for (file, name), system in zip(files.items(), systems.values(), strict=True):
+                system = inner if isinstance(inner := getattr(system, "index", None), Index) else system  # `open_index`
                 if isinstance(system, Index):
-                    if queries is None:
-                        queries = collections.read_queries(collections.queries_path(Path(inputs[0]), split))
-                    hits = system.runs(queries_table(queries), k)
+                    queries = data[0] if isinstance(data, tuple) else data.queries(split)
+                    hits = system.runs(queries_table(queries), checked_depth(k))
                 elif not isinstance(system, str | os.PathLike):
                     hits = iter([run_table(system, name)])
                 else:
@@ -217,12 +226,3 @@ def _on_disk(
             for file, name in files.items():
                 message = message.replace(file, name)
             raise InputError(message, code=error.code, **fields) from None
-
-
-def _names(first: SystemLike, second: SystemLike) -> tuple[str, str]:
-    """Return different names of two systems: `bm25` or `dense`, or the names of their paths."""
-    one, other = (
-        Path(system).stem if isinstance(system, str | os.PathLike) else getattr(system, "system", None)
-        for system in (first, second)
-    )
-    return (one, other) if one and other and one != other else ("first", "second")
