@@ -284,10 +284,8 @@ def answered(cut: Sets, first: str, second: str) -> Result:
     """Return the sizes of the sets of two systems, and their ratios in both directions; D is the first system."""
     counts = {"both": cut.both, f"only {first}": cut.dense_only, f"only {second}": cut.sparse_only, "neither": cut.fail}
     shares = [(name, count, cut.queries) for name, count in {**counts, "oracle": cut.queries - cut.fail}.items()]
-    shares += [
-        (f"RoC({first};{second})", cut.dense_only, cut.dense),
-        (f"RoC({second};{first})", cut.sparse_only, cut.sparse),
-    ]
+    shares.append((f"RoC({first};{second})", cut.dense_only, cut.dense))
+    shares.append((f"RoC({second};{first})", cut.sparse_only, cut.sparse))
     rows, cells = [], []
     for name, count, of in shares:
         mean, (low, high) = count / of if of else math.nan, cut.interval(count, of)

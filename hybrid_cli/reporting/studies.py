@@ -156,12 +156,10 @@ def check_rows(names: Sequence[str], settings: Evaluate, row: pl.Expr = _ROW) ->
             raise option_error(option, unknown[0], reason, code="unknown-choice", choices=rows)
 
 
-def over_seeds(
-    values: pl.DataFrame,
-    settings: Evaluate,
-    ratios: Sequence[tuple[pl.DataFrame, pl.DataFrame]] = (),
-    row: pl.Expr = _ROW,
-) -> Result:
+Ratios = Sequence[Sequence[pl.DataFrame]]  # as `roc` returns them
+
+
+def over_seeds(values: pl.DataFrame, settings: Evaluate, ratios: Ratios = (), row: pl.Expr = _ROW) -> Result:
     """Average the runs of each row; the standard deviation is the sample's, over the means of the seeds.
 
     Args:
@@ -218,15 +216,10 @@ def over_results(results: Sequence[pl.DataFrame], settings: Evaluate, against: S
     same = [run for run in runs if len({frame.filter(run=run).write_csv() for frame in results}) == 1]
     parts, ratios = [], []
     for seed, frame in enumerate(results, 1):
-        named = pl.col("run") + f" (seed {seed})"
-        repeated = pl.col("run").is_in(same)
-        parts.append(
-            frame.filter(~repeated | (seed == 1), values).with_columns(
-                run=pl.when(repeated).then("run").otherwise(named)
-            )
-        )
-        pairs = [roc(frame, run) for run in against]
-        ratios += [(ratio.with_columns(named), counted.with_columns(named)) for ratio, counted in pairs]
+        repeated, named = pl.col("run").is_in(same), pl.col("run") + f" (seed {seed})"
+        kept = frame.filter(~repeated | (seed == 1), values)
+        parts.append(kept.with_columns(run=pl.when(repeated).then("run").otherwise(named)))
+        ratios += [[part.with_columns(named) for part in roc(frame, run)] for run in against]
     return over_seeds(pl.concat(parts), settings, ratios, row)
 
 

@@ -92,10 +92,9 @@ class Summary:
         if "mean" not in frame.columns:
             raise InputError("plot: the study has no means", code="nothing-to-plot")
         for name, sign in (("low", -1), ("high", 1)) if "deviation" in frame.columns else ():
-            known = [name] if name in frame.columns else []
-            frame = frame.with_columns(
-                pl.coalesce(*known, pl.col("mean") + sign * pl.col("deviation"), "mean").alias(name)
-            )
+            known = {name}.intersection(frame.columns)  # of shares
+            end = pl.coalesce(*known, pl.col("mean") + sign * pl.col("deviation"), "mean")
+            frame = frame.with_columns(end.alias(name))
         rows = frame.select("run", "measure", "mean", "low", "high").drop_nulls().unique(maintain_order=True)
         return interval_chart(rows.to_dicts())
 
@@ -110,9 +109,8 @@ class Summary:
             caption, label: LaTeX; with one of them, a `table` environment is written around the table.
             p_values: add the corrected p-values against each baseline.
         """
-        return latex_table(
-            next(block for block in self.result(p_values).blocks if isinstance(block, Table)), caption, label
-        )
+        tables = [block for block in self.result(p_values).blocks if isinstance(block, Table)]
+        return latex_table(tables[0], caption, label)
 
     def __repr__(self) -> str:
         with redirect_stdout(StringIO()) as text:

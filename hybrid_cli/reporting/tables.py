@@ -256,19 +256,16 @@ def latex(text: str) -> str:
 
 def html_table(table: Table) -> str:
     """Return a table for a notebook, with its title and notes; `Table.bold` are its bold cells."""
-
-    def line(cells: Sequence[str], tag: str, number: int) -> str:
-        sides = ("left" if at < table.left else "right" for at in range(len(cells)))
-        texts = (
-            f"<b>{_html(text)}</b>" if (number, at) in table.bold else _html(text) for at, text in enumerate(cells)
-        )
-        shown = (f'<{tag} style="text-align: {side}">{text}</{tag}>' for side, text in zip(sides, texts, strict=True))
-        return f"<tr>{''.join(shown)}</tr>"
-
-    rows = [line(table.columns, "th", -1), *(line(row, "td", number) for number, row in enumerate(table.rows))]
-    return f"<table><caption>{_html(table.title)}</caption>{''.join(rows)}</table>" + "".join(
-        f"<p>{_html(note)}</p>" for note in table.notes
-    )
+    body = ""
+    for number, row in enumerate([table.columns, *table.rows], -1):
+        tag, line = "th" if number < 0 else "td", ""
+        for at, cell in enumerate(row):
+            side, text = "left" if at < table.left else "right", _html(cell)
+            text = f"<b>{text}</b>" if (number, at) in table.bold else text
+            line += f'<{tag} style="text-align: {side}">{text}</{tag}>'
+        body += f"<tr>{line}</tr>"
+    notes = "".join(f"<p>{_html(note)}</p>" for note in table.notes)
+    return f"<table><caption>{_html(table.title)}</caption>{body}</table>{notes}"
 
 
 def _html(text: str) -> str:
