@@ -150,14 +150,13 @@ def complementarity(
     return Complementarity(**study, cells=cells, sets=cut, names=pair)
 
 
-def over_seeds(results: Sequence[Summary], *, baseline: str | Sequence[str] = (), **options: Any) -> Summary:
+def over_seeds(results: Sequence[Summary], **options: Any) -> Summary:
     """Combine the results of several seeds, as `hybrid evaluate --study over-seeds` does.
 
     Args:
         results: of `compare`, or of `complementarity`: one per seed, with the same names of systems and queries. A
             system with equal values in all results, such as BM25, counts as one seed.
-        baseline: systems that the others are tested against; none by default.
-        options: `roc_against`, `test`, `correction` and `seed` of `hybrid evaluate`.
+        options: `baseline` (none by default), `roc_against`, `test`, `correction` and `seed` of `hybrid evaluate`.
 
     Returns:
         A result whose `frame` has mean, standard deviation over the seeds and number of seeds; for RoC, the bootstrap
@@ -181,7 +180,7 @@ def over_seeds(results: Sequence[Summary], *, baseline: str | Sequence[str] = ()
             "over_seeds: needs a list of results of `compare`, or of `complementarity`, of equal systems and queries"
         )
         raise InputError(problem, code="other-results")
-    settings = Evaluate(["results"], study="over-seeds", baseline=baseline, **options)
+    settings = Evaluate(["results"], study="over-seeds", **options)
     pair = results[0].names if isinstance(results[0], Complementarity) else ()
     against = pair[::-1] or [name for name in [settings.roc_against] if name]
     return Summary.of_study(studies.over_results([result.values for result in results], settings, against, not pair))
@@ -208,7 +207,6 @@ def _on_disk(
             raise InputError(problem, code="other-type", option="data")
         try:
             for (file, name), system in zip(files.items(), systems.values(), strict=True):
-                system = inner if isinstance(inner := getattr(system, "index", None), Index) else system  # `open_index`
                 if isinstance(system, Index):
                     queries = data[0] if isinstance(data, tuple) else data.queries(split)
                     hits = system.runs(queries_table(queries), checked_depth(k))

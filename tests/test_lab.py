@@ -39,7 +39,8 @@ def test_all_figures_are_those_of_the_command(tiny: Path, tiny_runs: Path) -> No
     inputs = [f"bm25={tiny_runs / 'bm25'}", f"dense={tiny_runs / 'dense.parquet'}"]
     words = ["--split", "test", "--measure", ",".join(measures), "--baseline", "dense", "--correction", "bonferroni"]
     expected = json.loads(hybrid("evaluate", tiny, *inputs, *words, "--format", "json").out)
-    data, options = open_collection(tiny), {"baseline": "dense", "correction": "bonferroni"}
+    data = open_collection(tiny)
+    options: dict[str, Any] = {"baseline": "dense", "correction": "bonferroni"}
     for lexical in (open_index(tiny_runs / "bm25"), tiny_runs / "bm25"):
         systems = {"bm25": lexical, "dense": str(tiny_runs / "dense.parquet")}
         found = compare(systems, data, "test", measures, **options)
