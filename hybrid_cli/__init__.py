@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hybrid_cli.fusion import fuse
     from hybrid_cli.lab import compare, complementarity, over_seeds
     from hybrid_cli.retrieval import BM25, Dense, Retriever
+    from hybrid_cli.retrieval.tuning import tune
     from hybrid_cli.runs.index import Index
     from hybrid_cli.session.in_memory import train
 else:
@@ -27,6 +28,7 @@ else:
             "fusion.frames": ["fuse"],
             "lab": ["compare", "complementarity", "over_seeds"],
             "retrieval": ["BM25", "Dense", "Retriever"],
+            "retrieval.tuning": ["tune"],
             "runs.index": ["Index"],
             "session.in_memory": ["train"],
         },
@@ -53,4 +55,5 @@ __all__ = [
     "open_run",
     "over_seeds",
     "train",
+    "tune",
 ]

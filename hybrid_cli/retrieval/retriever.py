@@ -360,48 +360,30 @@ class Retriever(Index):
         Raises:
             InputError: no query has a judgment, or no hit of any query is relevant.
         """
-        from hybrid_cli.evaluation.measures import check_overlap, evaluate_positions, qrels_table  # slow to import
-        from hybrid_cli.fusion import tuning
+        from hybrid_cli.evaluation.measures import check_overlap, qrels_table  # slow to import
         from hybrid_cli.fusion.lists import Lists, complete
-        from hybrid_cli.fusion.prior import shrunk
-        from hybrid_cli.fusion.selection import FEWEST, select
-        from hybrid_cli.fusion.weights import Tuned
+        from hybrid_cli.fusion.selection import FEWEST
+        from hybrid_cli.fusion.tuning import MethodGrid, default_grid
+        from hybrid_cli.retrieval.tuning import JudgedLists
 
         known = qrels_table(qrels)
         given = self.known.queries() if queries is None and self.known is not None else queries
         asked = queries_table([] if given is None else given)
         check_overlap(asked["qid"], known)
         asked = asked.join(known, on="qid", how="semi", maintain_order="left")
-        of_queries = known.join(asked, on="qid", how="semi")
         joined = Lists.of([pl.concat(side.runs(asked, self.depth)) for side in self.sides.values()])
         blocks, exact = list(joined.blocks()), self.recipe.missing == "exact"
         if exact:
             blocks = list(complete(blocks, joined.qids, [side.scorer(asked) for side in self.sides.values()]))
+        systems = [side.system for side in self.sides.values()]
+        dense = systems.index("dense") if set(systems) == {"bm25", "dense"} and len(systems) == 2 else None
         equal = (1 / len(self.sides),) * len(self.sides)
         of_kinds, scales = (equal, None) if self.default is None else self.default
         untuned = of_kinds if exact and scales else equal if self.recipe.method == METHOD else ()
-        grid = tuning.MethodGrid(self.recipe, tuning.default_grid(self.recipe), scales=scales, untuned=untuned)
-        choices, (tried,) = tuning.tabulate(
-            grid,
-            blocks,
-            joined.qids,
-            [of_queries],
-            self.depth,
-            lambda judged: evaluate_positions(judged, [measure])["value"].to_numpy(),
-        )
-        if not tried.any():
-            problem = "no hit of any judged query is relevant; check that the judgments are of these documents"
-            raise InputError(problem, code="measure-always-zero", measure=measure)
-        systems = [side.system for side in self.sides.values()]
-        dense = systems.index("dense") if set(systems) == {"bm25", "dense"} and len(systems) == 2 else None
-        selected = select([table := shrunk(choices, tried, untuned, dense, measure)], tuning.FOLDS, tuning.SEED)
-        few = len(asked) < FEWEST
-        recipe = self.recipe if few else replace(self.recipe, weights=choices[selected.row].weights)
-        alone = {
-            name: tried[row] for row, choice in enumerate(choices) for name in _alone(choice.single, list(self.sides))
-        }
-        evidence = Tuned([table], selected, recipe, alone, asked["qid"].to_list(), measure, tuning.FOLDS, tuning.SEED)
-        evidence = replace(evidence, scales=scales)
+        grid = MethodGrid(self.recipe, default_grid(self.recipe), scales=scales, untuned=untuned)
+        judged = known.join(asked, on="qid", how="semi")
+        evidence = JudgedLists(list(self.sides), blocks, joined.qids, judged, self.depth).tuned(grid, measure, dense)
+        recipe = self.recipe if len(asked) < FEWEST else evidence.recipe
         made = replace(self, recipe=recipe, calibration=None, min_probability=None, tuning=evidence)
         if (before := self.known) is None:
             return made
@@ -414,10 +396,6 @@ class Retriever(Index):
         return tuple(float(np.std(np.concatenate(scores))) or 1.0 for scores in zip(*blocks, strict=True)) or (
             1.0,
         ) * len(self.sides)
-
-
-def _alone(single: int | None, names: Sequence[str]) -> Sequence[str]:
-    return [] if single is None else [names[single]]
 
 
 def _retuned(opened: Callable[[], Index], recipe: FusionRecipe) -> Index:
