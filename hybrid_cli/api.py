@@ -83,7 +83,7 @@ def open_retriever(path: PathLike, **options: Any) -> Retriever:
         [1, 2, 3]
     """
     folder = _local(path)[0]
-    settings = SearchOptions(**options)
+    settings = SearchOptions(**SearchOptions.by_field(options))
     settings.check_facts(f"{folder} is {RETRIEVER}", index_kind=RETRIEVER)
     files = RetrieverFiles.read(of_auto(folder))
     index = retrievers.open_retriever(files, settings)
@@ -118,7 +118,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     if not folders:
         raise InputError("open_index: needs the path of an index", code="missing-value", option="paths")
     parts, again = manifests_of(folders), partial(open_index, *paths, weights=weights, **options)
-    settings = SearchOptions(**options)
+    settings = SearchOptions(**SearchOptions.by_field(options))
     kinds = frozenset[str]().union(*(index_kinds(manifests[0]) for manifests in parts))
     settings.check_facts(", ".join(map(str, folders)), index_kind=kinds)
     belongs_together(indexes=dict(zip(folders, parts, strict=True)))

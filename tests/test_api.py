@@ -254,6 +254,26 @@ def test_llama_index(retriever: Path, hits: pl.DataFrame) -> None:
 
 
 @pytest.mark.exhaustive
+def test_pyterrier(retriever: Path, hits: pl.DataFrame) -> None:
+    pyterrier = pytest.importorskip("pyterrier", reason="not installed: pip install 'hybrid_cli[pyterrier]'")
+    from hybrid_cli.adapters.pyterrier import HybridRetriever
+
+    asked = pd.DataFrame({"qid": [7, 8], "query": [QUERY, "xylophone"], "kind": ["a", "b"]})
+    ours = HybridRetriever(retriever, k=3)
+    found = (ours % 2)(asked)
+    first = found[found["qid"] == "7"]
+    assert first["docno"].to_list() == hits["docid"].to_list()[:2]
+    assert first["score"].to_list() == pytest.approx(hits["score"].to_list()[:2])
+    assert (first["rank"].to_list(), set(first["kind"]), set(first["query"])) == ([0, 1], {"a"}, {QUERY})
+    assert first["text"].to_list() == hits["text"].to_list()[:2]
+    memory = HybridRetriever(BM25().index(["salt in sea water", "oxygen"]), k=1)
+    assert memory.search("salt")["docno"].to_list() == ["0"]
+    judged = pd.DataFrame({"qid": ["7"], "docno": [hits["docid"][0]], "label": [1]})
+    table = pyterrier.Experiment([ours], asked[:1].assign(qid="7"), judged, ["recip_rank"])
+    assert table["recip_rank"].to_list() == [1.0]
+
+
+@pytest.mark.exhaustive
 def test_haystack(retriever: Path, hits: pl.DataFrame) -> None:
     haystack = pytest.importorskip("haystack", reason="not installed: pip install 'hybrid_cli[haystack]'")
     from hybrid_cli.adapters.haystack import HybridRetriever

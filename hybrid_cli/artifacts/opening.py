@@ -77,9 +77,10 @@ def open_index(
 def _dense_parts(shards: Iterable[Path], options: Searching, vectors: Path | None) -> list[DenseIndex]:
     limit_threads(options.threads)
     indexes = [_with_options(shard, options) for shard in shards]
-    if vectors is None:
+    encode: Callable[[pl.DataFrame], Vectors] | None = None
+    if vectors is None and (indexes[0].fingerprint or options.model):  # else queries are vectors
         encode = encoded_by(query_encoder(indexes[0], options.model, options.device, options.weight))
-    else:
+    elif vectors is not None:
         encode = _stored_vectors(indexes[0], vectors)
     return [replace(index, encode=encode) for index in indexes]
 

@@ -200,7 +200,9 @@ class DenseIndex(Index):
         if "vector" in queries.columns:
             return queries["vector"].to_numpy()
         if self.encode is None:
-            raise InputError("the index has vectors without an encoder; search by vectors", code="no-encoder")
+            name = "the index" if self.folder == Path() else self.folder
+            problem = f"{name}: its vectors have no encoder; pass vectors as queries, or import it again with --model"
+            raise InputError(problem, code="no-encoder", path=self.folder)
         return self.encode(queries)
 
     def some(self, queries: pl.DataFrame, k: int) -> Iterator[pl.DataFrame]:

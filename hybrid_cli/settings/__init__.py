@@ -247,7 +247,7 @@ class Settings:
             if keyword not in known:
                 close = get_close_matches(keyword, known, n=1)
                 hint = f"; did you mean {close[0]}?" if close else ""
-                problem = f"{cls.command} has no keyword {keyword}{hint}"
+                problem = f"{cls.command or 'opening an index'} has no keyword {keyword}{hint}"
                 raise InputError(problem, code="no-such-option", option=keyword, similar=close[0] if close else None)
         named = ((known[keyword], value) for keyword, value in keywords.items())
         return {name: value if same or value is None else not value for (name, same), value in named}
