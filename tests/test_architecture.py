@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 41_382,
-    "files": 279,
+    "code lines": 41448,
+    "files": 281,
     "commands": 38,
     "names of options": 240,
     "conditions": 159,
     "layers": 12,
-    "test lines": 42_178,
+    "test lines": 42198,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
