@@ -13,6 +13,7 @@ EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
     "faiss": ("faiss",),
     "filters": ("duckdb",),
     "haystack": ("haystack",),
+    "pyterrier": ("pandas", "pyterrier"),
     "irds": ("ir_datasets",),
     "langchain": ("langchain_core",),
     "llama-index": ("llama_index",),

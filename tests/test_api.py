@@ -260,7 +260,7 @@ def test_pyterrier(retriever: Path, hits: pl.DataFrame) -> None:
 
     asked = pd.DataFrame({"qid": [7, 8], "query": [QUERY, "xylophone"], "kind": ["a", "b"]})
     ours = HybridRetriever(retriever, k=3)
-    found = (ours % 2)(asked)
+    found = (ours % 2)(asked)  # type: ignore[operator]
     first = found[found["qid"] == "7"]
     assert first["docno"].to_list() == hits["docid"].to_list()[:2]
     assert first["score"].to_list() == pytest.approx(hits["score"].to_list()[:2])
