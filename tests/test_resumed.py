@@ -232,7 +232,8 @@ def test_a_tracker_has_every_point_once(folder: Path, tiny_bert: Path, tracker: 
 def test_a_tracked_output_is_the_same_artifact(folder: Path, tiny_bert: Path, tracker: str) -> None:
     assert train(tiny_bert, "plain").code == 0
     done = train(tiny_bert, "model", "--track", tracker)
-    assert (done.code, done.says("tracked")) == (0, True)
+    assert (done.code, done.says("tracked", path=Path("model/tracking"))) == (0, True)
+    assert any((folder / "model" / "tracking").iterdir())
     assert READERS[tracker](folder / "model/tracking", "model") == points(folder / "model")
     plain, tracked = (artifacts.read_manifest(folder / name) for name in ("plain", "model"))
     assert (plain.options, plain.fingerprint) == (tracked.options, tracked.fingerprint)

@@ -21,8 +21,13 @@ from trainings import weights
 from hybrid_cli import artifacts, storage
 from hybrid_cli.artifacts.examples import open_dev_examples
 from hybrid_cli.commands import TrainDense
+from hybrid_cli.encoders.cross_encoder import CrossEncoder
+from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
+from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.train_dense import train_dense
+from hybrid_cli.stages.train_reranker import train_reranker
+from hybrid_cli.stages.train_sparse import train_sparse
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import allowed_mask
@@ -94,6 +99,25 @@ def test_training_lowers_the_loss_and_raises_the_dev_score(examples: Path, tiny_
         DevSet.of(replace(open_dev_examples(examples), index=None), 200, 1000), TransformerEncoder.load(out), None
     )
     assert retrieval.measure()["dev_MRR@10"] == pytest.approx(max(dev))
+
+
+@pytest.mark.parametrize("command", [train_dense, distill_lite, train_sparse, train_reranker])
+def test_dev_examples_of_another_kind_are_refused_before_the_model_is_opened(
+    command: Any, examples: Path, tiny: Path, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also judgments, which are a table, too."""
+
+    def opened(*names: Any, **options: Any) -> None:
+        raise AssertionError("a model is opened")
+
+    for kind in (TransformerEncoder, SparseEncoder, CrossEncoder):
+        monkeypatch.setattr(kind, "load", opened)
+    more: dict[str, Any] = {"teacher": str(tiny_bert)} if command is distill_lite else {}
+    more |= {"architecture": "splade"} if command is train_sparse else {}
+    for dev in (tiny, tiny / "qrels.test.parquet"):
+        with raises("other-kind"):
+            command(examples, model=str(tiny_bert), dev=dev, output=tmp_path / "out", **more)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_tie_keeps_the_later_checkpoint(examples: Path, tiny_bert: Path, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class Session:
         self._epoch_steps: int | None = None
         self._output: artifacts.Output | None = None
         if given is None:
+            if isinstance(dev := values.get("dev"), Path):
+                storage.check_table(dev, Kind.EXAMPLES)
             known = {role: path for role, path in (inputs or {}).items() if path is not None}
             self._output = artifacts.output_of(settings, kind, known, options)
         self.up_to_date = self._output is not None and self._output.up_to_date
@@ -128,9 +130,10 @@ class Session:
         """Open the tracker; print how to watch the training."""
         if self._tracker is None or parallel.rank():
             return []
-        folder = work / layout.TRACKING
+        folder, later = work / layout.TRACKING, self._settings.output / layout.TRACKING
         tracker = self._tracker(folder, _run_name(self._settings.output))
-        console.note(f"train: watch with {tracker.command.format(folder)}", code="tracked", path=folder)
+        watch = f"train: watch with {tracker.command.format(folder)}; after the training in {later}"
+        console.note(watch, code="tracked", path=later, unfinished=folder)
         return [tracker]
 
     def seed(self) -> None:
