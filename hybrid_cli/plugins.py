@@ -424,6 +424,21 @@ def place_of_error(error: BaseException) -> tuple[str, str, int] | None:
     return None
 
 
+@contextmanager
+def calling(group: str, name: str) -> Iterator[None]:
+    """Refuse an entry of a plugin that fails, or whose expression does; see `place_of_error`."""
+    try:
+        yield
+    except Exception as error:
+        entry = registry(group).entry(name)
+        if entry.origin == HYBRID or isinstance(error, InputError):
+            raise
+        vars(error).setdefault(_ENTRIES, {entry.origin: entry})
+        _, path, line = place_of_error(error) or (entry.origin.name, entry.origin.path, None)
+        reason = f"fails, {path}, line {line}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        entry.refuse(reason, "plugin-fails", line=line)
+
+
 def refresh() -> None:
     """Read the entry points again, after the installation of a package in a running process."""
     _installed.cache_clear()

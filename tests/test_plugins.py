@@ -19,7 +19,19 @@ from command import hybrid, listing, raises, ran, refused
 from test_train_dense import write_examples
 from trainings import curve
 
-from hybrid_cli import Dense, Encoder, artifacts, open_encoder, plugins, runs
+from hybrid_cli import (
+    Dense,
+    Encoder,
+    Retriever,
+    artifacts,
+    fuse,
+    open_collection,
+    open_encoder,
+    open_index,
+    open_retriever,
+    plugins,
+    runs,
+)
 from hybrid_cli.collections.collection import documents
 from hybrid_cli.evaluation import evaluate
 from hybrid_cli.storage import Kind
@@ -300,8 +312,9 @@ def test_an_error_of_a_plugin_names_its_file_and_line(folder: Path, tiny_bert: P
         lines += [f"def bad({signature}):", "    'Fail.'", f"    return {fault}"]
         (folder / "bad.py").write_text("\n".join(lines), "utf-8")
         done = hybrid(*words, "--plugin", "bad.py")
-        assert done.is_problem("bug", plugin="bad.py", path="bad.py", line=line), (done.err, done.fields)
-        assert (done.code, done.err.count("\n")) == (1, 1), done.err
+        code = "plugin-fails" if group == "measures" else "bug"
+        assert done.is_problem(code, plugin="bad.py", path="bad.py", line=line), (done.err, done.fields)
+        assert (done.code, done.err.count("\n")) == (2 if group == "measures" else 1, 1), done.err
 
 
 def test_an_artifact_does_not_load_a_plugin_but_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +402,7 @@ def test_a_package_is_there_from_the_start_of_a_process(folder: Path) -> None:
     assert len(runs.read_run(folder / "cut.parquet")) == 1
 
 
-def test_the_examples_of_the_documentation_work(folder: Path) -> None:
+def test_the_examples_of_the_documentation_work(folder: Path, tiny_runs: Path, tiny_bert: Path) -> None:
     root = Path(__file__).parent.parent
     first = (root / "CONTRIBUTING.md").read_text("utf-8").split("\n## ")[1]
     page = (root / "docs" / "extending.md").read_text("utf-8")
@@ -397,6 +410,23 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
     (folder / "mine.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "utf-8")
     fuse = ["fuse", "a.trec", "b.trec", "--method", "first", "--output"]
     ran(*fuse, "mine.parquet", "--plugin", "mine.py")
+    (folder / "faq.tsv").write_text("what is salt\ta mineral\nwhat is water\ta liquid\n", "utf-8")
+    train = ["train-dense", write_examples(folder / "train.parquet"), "--model", tiny_bert, "--max-steps", "1"]
+    for words in (
+        ["fuse", "a.trec", "b.trec", "--method", "power", "--method-option", "exponent=2", "--output", "power.parquet"],
+        ["prepare", "faq", "faq.tsv", "--output", "faq"],
+        [*train, "--loss", "scorer-kl", "--loss-option", "sharpness=2", "--dtype", "fp32", "--output", "model"],
+        ["compose", tiny_runs / "bm25", tiny_runs / "dense", "--method", "minmax", "--output", "retriever"],
+        ["export", "retriever", "--format", "lines", "--output", "lines"],
+    ):
+        ran(*words, "--plugin", "mine.py")
+    data = open_collection(folder / "faq")
+    assert data.qrels("test").select("qid", "docid").rows() == [("q0", "a0"), ("q1", "a1")]
+    assert data.queries("test")["text"].to_list() == ["what is salt", "what is water"]
+    (folder / "faq.tsv").write_text("what is salt\ta mineral\nwhat is water\n", "utf-8")
+    words = ["prepare", "faq", "faq.tsv", "--output", "again", "--plugin", "mine.py"]
+    assert refused(*words, path="faq.tsv", line=2, problem="").fields["line"] == 2
+    assert len((folder / "lines" / "documents.jsonl").read_text("utf-8").splitlines()) == 12
     with plugins.load_files(["several.py"]):
         added = {group: [entry.name for entry in plugins.registry(group).others()] for group in plugins.REGISTRIES}
         (folder / "queries.tsv").write_text("1\tred salt\n", "utf-8")
@@ -418,6 +448,76 @@ def test_the_examples_of_the_documentation_work(folder: Path) -> None:
     assert {group: own for group, own in added.items() if own} == {
         k: [name] for k, name in zip(kinds, names, strict=True)
     }
+
+
+POWER = '''
+from hybrid_cli import plugins
+
+@plugins.register("fusion_methods", "power")
+def power(values, weights, present, exponent: float = 1.0, scale: float = 1.0):
+    """Add weighted powers of the scores."""
+    return scale * sum(w * value.fill_null(0.0) ** exponent for value, w in zip(values, weights))
+'''
+
+
+def test_a_fusion_rule_has_parameters(folder: Path, tiny_runs: Path) -> None:
+    (folder / "power.py").write_text(POWER, "utf-8")
+    words = ["fuse", "a.trec", "b.trec", "--method", "power", "--plugin", "power.py", "--output", "x.parquet"]
+    refused(*words, "--method-option", "exponnt=2", problem="unknown-parameter", name="exponnt")
+    refused(*words, "--method-option", "exponent=much", problem="not-a-number")
+    refused("fuse", "a.trec", "b.trec", "--method-option", "k=2", "--output", "x.parquet", problem="unknown-parameter")
+    ran(*words, "--method-option", "exponent=2", "--method-option", "scale=2")
+    fused = runs.read_run(folder / "x.parquet")
+    assert dict(fused.select("docid", "score").rows()) == {"d1": 2.0, "d2": 0.5, "d3": 2.0}
+    assert artifacts.read_manifest(folder / "x.parquet").options["method_options"] == {"exponent": "2", "scale": "2"}
+    refused(*words, problem="output-differs", path="x.parquet")
+    indexes = [tiny_runs / "bm25", tiny_runs / "dense"]
+    options = ["--method", "power", "--method-option", "exponent=3", "--plugin", "power.py"]
+    ran("compose", *indexes, *options, "--output", "retriever")
+    with plugins.load_files(["power.py"]):
+        memory = {"a": "a.trec", "b": "b.trec"}
+        assert fuse(memory, "power", exponent=2, scale=2.0).equals(fused)
+        for method in ("power", "minmax"):
+            with raises("unknown-parameter", name="exponnt"):
+                fuse(memory, method, exponnt=2)
+        hits = open_retriever("retriever").search("salt water", k=5)
+        sides = {path.name: open_index(path).index for path in indexes}
+        same = Retriever.of(sides, "power", exponent=3.0).search("salt water", k=5)
+        assert hits["score"].to_list() == same["score"].to_list()
+        assert hits["score"].to_list() != Retriever.of(sides, "power").search("salt water", k=5)["score"].to_list()
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_the_option_plugin_may_be_anywhere(folder: Path, place: int) -> None:
+    (folder / "mine.py").write_text(READER.replace("return 3", SOURCE), "utf-8")
+    words: list[object] = ["prepare", "mine", "corpus.tsv", "--rows", "1", "--output", "made"]
+    ran(*words[:place], "--plugin", "mine.py", *words[place:])
+    assert "hybrid prepare mine" in help_of("--plugin=mine.py help prepare mine".removesuffix(" --help"))
+
+
+SOURCE = """from hybrid_cli.collections.source import Document, Location, Source
+    return Source("mine", lambda: iter([Document("a", "", "salt", Location(corpus, 1))]))"""
+
+
+def test_a_measure_that_fails_is_named(folder: Path) -> None:
+    def failing(measure: Any) -> pl.Expr:
+        """Fail for a grade of 2."""
+
+        def value(grades: pl.Series) -> float:
+            if grades.max() == 2:
+                raise ValueError("no grade of 2")
+            return 1.0
+
+        return pl.col("relevance").map_batches(value, returns_scalar=True, return_dtype=pl.Float64)  # type: ignore
+
+    plugins.register("measures", "Failing", failing)
+    try:
+        assert evaluate({"1": {"d": 1.0}}, {"1": {"d": 1}}, ["Failing"]) == {"Failing": 1.0}
+        with raises("plugin-fails", name="Failing", group="measures") as refusal:
+            evaluate({"1": {"d": 1.0}, "2": {"d": 1.0}}, {"1": {"d": 1}, "2": {"d": 2}}, ["Failing"])
+        assert refusal.value.fields["line"] == failing.__code__.co_firstlineno
+    finally:
+        plugins.registry("measures").remove(plugins.Origin(__name__))
 
 
 def test_a_bug_of_a_plugin_is_not_one_of_hybrid(folder: Path) -> None:

@@ -40,7 +40,7 @@ class StoredRetriever:
 
     Attributes:
         indexes: `path`, relative to the folder of the retriever, and `fingerprint` of each index.
-        method, weights, missing, normalize, rrf_k: see `FusionRecipe`.
+        method, weights, missing, normalize, rrf_k, options: see `FusionRecipe`.
         depth: hits of each index that are fused.
         group: how passages give documents; `none` for hits as they are indexed.
         shares: weights in deviations of the scores, where the weights were derived from scales.
@@ -64,6 +64,7 @@ class StoredRetriever:
     group: Group = NO_GROUPS
     normalize: Normalization | None = None
     rrf_k: float = RRF_K
+    options: Mapping[str, Any] = field(default_factory=dict)
     shares: tuple[float, ...] | None = None
     scales: tuple[float, ...] | None = None
     scaled_by: str | None = None
@@ -77,7 +78,7 @@ class StoredRetriever:
     @property
     def recipe(self) -> FusionRecipe:
         """Return method and weights."""
-        return FusionRecipe(self.method, self.weights, self.missing, self.normalize, self.rrf_k)
+        return FusionRecipe(self.method, self.weights, self.missing, self.normalize, self.rrf_k, self.options)
 
     def write(self, folder: Path) -> None:
         """Write `retriever.json`."""

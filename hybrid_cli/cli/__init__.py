@@ -51,7 +51,8 @@ def main() -> None:
             plugins.load_files(options.requested_plugins(sys.argv[1:])),
             require_packages(),
         ):
-            code = _program()(prog_name="hybrid", standalone_mode=False)
+            words = options.without(sys.argv[1:], "--plugin")  # which may be anywhere
+            code = _program()(words, prog_name="hybrid", standalone_mode=False)
             if code == _INTERRUPTED:
                 raise KeyboardInterrupt  # Typer caught it before the stage started
             sys.stdout.flush()

@@ -524,6 +524,14 @@ def values_of(words: Sequence[str], option: str) -> Iterator[str]:
             yield word.removeprefix(f"{option}=")
 
 
+def without(words: Sequence[str], option: str) -> list[str]:
+    """Return the words of a command line without an option that may be repeated, and its values."""
+    end = words.index("--") if "--" in words else len(words)
+    flags = {at for at, word in enumerate(words[: end - 1]) if word == option}
+    joined = {at for at, word in enumerate(words[:end]) if word.startswith(f"{option}=")}
+    return [word for at, word in enumerate(words) if not {at, at - 1} & flags and at not in joined]
+
+
 def as_paths(value: Any) -> list[str]:
     """Return the files of `plugin` in a config file: a path, or a list of paths."""
     return [str(path) for path in (value if isinstance(value, list | tuple) else [value])]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from hybrid_cli.commands.common import FUSION, HITS, INDEXES, MEASURE, START, NameOrPath, OnDevice
@@ -23,7 +24,7 @@ from hybrid_cli.fusion.options import MEASURE as TUNED_MEASURE
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.indexes.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.passages import Group
-from hybrid_cli.settings import Overwrites, ReadsFiles, Seeded, Threaded, Writes
+from hybrid_cli.settings import Overwrites, ReadsFiles, Seeded, Settings, Threaded, Writes
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,
@@ -38,6 +39,7 @@ from hybrid_cli.settings.options import (
     when,
 )
 from hybrid_cli.settings.paths import InheritedOptionalPath, OptionalPath, PathField, Paths
+from hybrid_cli.settings.signature import values_of
 
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
 MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
@@ -45,6 +47,29 @@ EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing 
 _EXACT = when(rule=EXACT)
 RRF = "the method rrf"  # fact: among the methods that --tune tries
 _NO_METHOD = "no --method"  # fact
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleOptions(Settings):
+    """Parameters of a fusion method.
+
+    Attributes:
+        method_options: Parameters of the combination rule of `--method`, such as one of a plugin.
+    """
+
+    method_options: Mapping[str, str] = option({}, "--method-option", metavar="NAME=VALUE")
+
+    @property
+    def rule_options(self) -> dict[str, Any]:
+        """The parameters, converted and checked.
+
+        Raises:
+            InputError: no such parameter, one without a value, or a value of another type.
+        """
+        from hybrid_cli.fusion.methods import METHODS
+
+        rule = METHODS[self.values()["method"] or METHOD].rule
+        return values_of(rule, self.method_options, "--method-option", {*[*signature(rule).parameters][:3]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +104,7 @@ class WeightTuning(Seeded):
 
 
 @dataclass(frozen=True)
-class Fuse(OnDevice, Threaded, WeightTuning, Writes):
+class Fuse(OnDevice, Threaded, WeightTuning, RuleOptions, Writes):
     """Fuse runs into one, or tune the weights of a fusion.
 
     A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
@@ -118,7 +143,7 @@ class Fuse(OnDevice, Threaded, WeightTuning, Writes):
     runs: Sequence[NameOrPath] = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(tune=False), "weights")
+        scope(when(tune=False), "weights", "method_options")
         + scope((when(method="rrf"), when(tune=GIVEN, tried=RRF)), "rrf_k")
         + scope(_EXACT, "index", "queries", "device")
         + scope((when(qrels=GIVEN), when(queries=GIVEN), when(tune=True)), "split")
@@ -178,7 +203,7 @@ SCALE, RERANK = "Scale of the scores", "Reranking"
 
 
 @dataclass(frozen=True)
-class Compose(OnDevice, Threaded, Seeded, Writes):
+class Compose(OnDevice, Threaded, Seeded, RuleOptions, Writes):
     """Compose indexes of one corpus into a retriever: one path that is searched, measured, served and shipped.
 
     The retriever names its indexes and their fusion, and copies nothing. By default it sums exact scores, each in units
@@ -216,7 +241,7 @@ class Compose(OnDevice, Threaded, Seeded, Writes):
     indexes: Paths = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(method=GIVEN), "normalize", "missing")
+        scope(when(method=GIVEN), "normalize", "missing", "method_options")
         + scope(when(reranker=GIVEN), "rerank_depth")
         + scope((when(method=None, tune=False), when(tune=True), when(calibrate=True)), "queries")
         + scope((when(tune=True), when(calibrate=True)), "qrels")

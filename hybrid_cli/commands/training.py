@@ -504,6 +504,11 @@ class MineNegatives(Mining, Seeded, ThreadedOnCluster, Writes):
             raise option_error("sources", text, reason, code="conflicting-options", others=("negatives",))
         return sources
 
+    def mining(self) -> dict[str, Any]:
+        """Return the arguments of `training.mining.Miner` that the options of one collection decide."""
+        drawn = {"plan": self.plan(), "depth": self.depth or 0, "scores": self.scores, "remedy": self.fewer}
+        return {**drawn, "collection": self.collections[0], "how": self, "where": self}
+
     @property
     def fewer(self) -> str:
         """Return advice for fewer negatives, for messages."""

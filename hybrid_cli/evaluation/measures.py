@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 import pytrec_eval
 
-from hybrid_cli import console
+from hybrid_cli import console, plugins
 from hybrid_cli.collections.collection import read_qrels
 from hybrid_cli.errors import InputError
 from hybrid_cli.inputs.files import DOCIDS, QIDS, fold_name
@@ -322,7 +322,8 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     judged = _with_gains(judged).sort("position", nulls_last=True)
     for measure in wanted:
         if compute := FAMILIES[measure.family].compute:
-            values = judged.group_by("qid").agg(value=compute(measure))
+            with plugins.calling("measures", measure.family):
+                values = judged.group_by("qid").agg(value=compute(measure))
             columns[measure] = qids.to_frame().join(values, on="qid", how="left", maintain_order="left")["value"]
     frames = [pl.DataFrame({"qid": qids, "value": columns[measure]}) for measure in wanted]
     named = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
 
 import polars as pl
 
@@ -23,6 +25,7 @@ def fuse(
     rrf_k: float = RRF_K,
     depth: int | None = HITS,
     hits: int = HITS,
+    **options: Any,
 ) -> pl.DataFrame:
     """Fuse runs of the same queries.
 
@@ -36,6 +39,7 @@ def fuse(
         rrf_k: constant k in 1 / (k + rank), for `rrf`; 60 by default.
         depth: hits read from each run, 1000 by default; None for all.
         hits: hits kept per query; 1000 by default.
+        options: parameters of the combination rule, such as those of a plugin.
 
     Returns:
         qid, docid, rank (from 1), score; as `hybrid fuse` writes it.
@@ -51,7 +55,7 @@ def fuse(
     """
     if not isinstance(runs, Mapping) or len(runs) < 2:
         raise InputError("fuse: needs two or more runs by name, such as {'bm25': a, 'dense': b}", code="too-few-runs")
-    recipe = recipe_of(list(runs), method, weights, normalize, missing, rrf_k)
+    recipe = recipe_of(list(runs), method, weights, normalize, missing, rrf_k, options)
     if recipe.missing == "exact":
         problem = (
             f"{recipe.method}: needs the exact scores of indexes, as a `Retriever` has them; pass another `missing`"
@@ -68,10 +72,15 @@ def recipe_of(
     normalize: Normalization | None = None,
     missing: Missing | None = None,
     rrf_k: float = RRF_K,
+    options: Mapping[str, Any] | None = None,
 ) -> FusionRecipe:
     """Return the recipe of a fusion of named lists; see `fuse`."""
     chosen = method_name(method)
-    return FusionRecipe(chosen, _weights(weights, names), missing or METHODS[chosen].missing, normalize, rrf_k)
+    missing = missing or METHODS[chosen].missing
+    if unknown := [name for name in options or () if name not in [*signature(METHODS[chosen].rule).parameters][3:]]:
+        problem = f"{chosen}: no parameter {unknown[0]} of this method, and no keyword"
+        raise InputError(problem, code="unknown-parameter", name=unknown[0])
+    return FusionRecipe(chosen, _weights(weights, names), missing, normalize, rrf_k, dict(options or {}))
 
 
 def _weights(given: Sequence[float] | Mapping[str, float] | None, names: Sequence[str]) -> tuple[float, ...]:

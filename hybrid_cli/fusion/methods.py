@@ -8,8 +8,8 @@ A new method is one entry of `METHODS`, here or in another package (docs/extendi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
 from operator import add, mul
@@ -23,7 +23,7 @@ from hybrid_cli.plugins import Registry
 
 LARGEST = 2**31 - 1  # of a weight
 Transform = Callable[[pl.Expr, pl.Expr], pl.Expr]
-Rule = Callable[[Sequence[pl.Expr], Sequence[float], Sequence[pl.Expr]], pl.Expr]
+Rule = Callable[..., pl.Expr]  # of values, weights and presence, and parameters by name
 
 
 # ------------------------------------------------------------------------------------------------------ normalizations
@@ -316,6 +316,7 @@ class FusionRecipe:
         missing: rule for documents missing from a list.
         normalization: key in `TRANSFORMS`; overrides the normalization of the method.
         rrf_k: constant of reciprocal rank fusion (RRF).
+        options: parameters of the combination rule.
     """
 
     method: str
@@ -323,6 +324,7 @@ class FusionRecipe:
     missing: Missing
     normalization: Normalization | None = None
     rrf_k: float = RRF_K
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.normalization is not None and METHODS[self.method].fixed:
@@ -382,7 +384,7 @@ class FusionRecipe:
 
     def combined(self, values: Sequence[pl.Expr], present: Sequence[pl.Expr]) -> pl.Expr:
         """Return the fused score of a document from its value in each list."""
-        return METHODS[self.method].rule(values, self.weights, present)
+        return METHODS[self.method].rule(values, self.weights, present, **self.options)
 
 
 def _listed(weights: Sequence[float]) -> str:

@@ -189,6 +189,7 @@ class Retriever(Index):
         missing: Missing | None = None,
         rrf_k: float = RRF_K,
         depth: int = HITS,
+        **options: Any,
     ) -> Retriever:
         """Fuse the hits of indexes, in memory or on disk, by any method of `fuse`.
 
@@ -200,11 +201,12 @@ class Retriever(Index):
             missing: rule for documents that an index does not return, such as `exact`; None for that of the method.
             rrf_k: constant k in 1 / (k + rank), for `rrf`; 60 by default.
             depth: hits of each index that are fused; 1000 by default.
+            options: parameters of the combination rule, such as those of a plugin.
 
         Raises:
             InputError: an unknown method, or a weight too few.
         """
-        return cls(sides, recipe_of(list(sides), method, weights, normalize, missing, rrf_k), depth)
+        return cls(sides, recipe_of(list(sides), method, weights, normalize, missing, rrf_k, options), depth)
 
     def _check_probability(self) -> None:
         least = self.min_probability

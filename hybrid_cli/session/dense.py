@@ -36,7 +36,7 @@ from hybrid_cli.session import (
 )
 from hybrid_cli.settings.signature import values_of
 from hybrid_cli.storage import Kind, disk, layout
-from hybrid_cli.training import losses
+from hybrid_cli.training import losses, teachers
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import (
     Batch,
@@ -51,16 +51,6 @@ from hybrid_cli.training.dense import (
 from hybrid_cli.training.loop import HARDER_NEGATIVES, Job
 from hybrid_cli.training.options import BM25, LOSSES, OF_PLUGINS, SCORED, mining_depth
 from hybrid_cli.training.roc import Bm25Vectors, MatchMasking, SignProjection, VectorsOfOthers
-from hybrid_cli.training.teachers import (
-    FrozenEncoder,
-    IndexScorer,
-    MappedTexts,
-    Scorer,
-    ScorerWeight,
-    Texts,
-    mapped_texts,
-    stored_scores,
-)
 
 PROJECTION_SEED = 0
 DYNAMIC_POOL = 8192  # documents encoded at every checkpoint for --dynamic-negatives
@@ -97,7 +87,7 @@ def fit(settings: TrainDense, session: Session, corpus: Path | None = None) -> E
     _check_projection(settings, vectors)
     ensemble = session.encoder("boost") if settings.boost else None
     steps = session.steps(len(examples))
-    weight = ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
+    weight = teachers.ScorerWeight(settings.scorer_weight, settings.scorer_schedule, steps) if settings.scored else None
     values = settings.parameters() | parameters | {"temperature": temperature, "unit": contract.normalize}
     objective = losses.objective(settings.loss, **values)
     objective = losses.with_prefixes(objective, settings.matryoshka_dims, encoder.dim, contract.normalize)
@@ -164,40 +154,40 @@ def _examples(settings: TrainDense, session: Session) -> Examples:
     return examples
 
 
-def _texts(settings: TrainDense, examples: Examples, corpus: Path | None, work: Path) -> Texts:
+def _texts(settings: TrainDense, examples: Examples, corpus: Path | None, work: Path) -> teachers.Texts:
     """Return the texts whose documents may be in a batch: with dynamic negatives, mapped tables."""
     if not settings.dynamic_negatives:
         return examples
     if corpus is None:
-        return MappedTexts(examples, mapped_texts(work, examples.documents()))
+        return teachers.MappedTexts(examples, teachers.mapped_texts(work, examples.documents()))
     tables = (pl.DataFrame(pl.from_arrow(part)) for part in collections.documents(corpus))
-    texts = MappedTexts(examples, mapped_texts(work, tables))
+    texts = teachers.MappedTexts(examples, teachers.mapped_texts(work, tables))
     texts.check(corpus)
     return texts
 
 
 def _scorer(
-    settings: TrainDense, session: Session, vectors: Bm25Vectors | None, texts: Texts, work: Path
-) -> Scorer | None:
+    settings: TrainDense, session: Session, vectors: Bm25Vectors | None, texts: teachers.Texts, work: Path
+) -> teachers.Scorer | None:
     """Return the frozen scorer; None means the lexical scores of the examples."""
     if isinstance(index := session.given.get("scorer"), Index):
-        return IndexScorer(index)
+        return teachers.IndexScorer(index)
     if settings.names_encoder:
-        return FrozenEncoder(session.encoder("scorer"), texts, work)
+        return teachers.FrozenEncoder(session.encoder("scorer"), texts, work)
     return vectors if settings.uses_bm25 else None
 
 
 def _batches(
     settings: TrainDense,
     examples: Examples,
-    known: Texts,
+    known: teachers.Texts,
     learner: DenseLearner[TransformerEncoder],
     fusion: Fusion | None,
     work: Path,
 ) -> Callable[[int], Iterator[Batch]]:
     """Return the batches from the n-th on, with the model's own negatives if there are any."""
     groups = partial(examples.batches, settings)
-    if not isinstance(known, MappedTexts):
+    if not isinstance(known, teachers.MappedTexts):
         return learner.batches(groups)
     count, texts = settings.dynamic_negatives, known.texts
     pool = count, DYNAMIC_POOL, relevant(texts, examples.positives()), fusion
@@ -256,7 +246,7 @@ def _save(settings: TrainDense, encoder: TransformerEncoder, vectors: Bm25Vector
         disk.write_text(folder / layout.LEXICAL_PROJECTION, json.dumps(asdict(vectors.projection)) + "\n")
 
 
-def _learned_weight(settings: TrainDense, weight: ScorerWeight | None) -> dict[str, Any]:
+def _learned_weight(settings: TrainDense, weight: teachers.ScorerWeight | None) -> dict[str, Any]:
     """Return the learned weight of the scorer, for the manifest."""
     if weight is None or weight.logarithm is None:
         return {}
@@ -300,8 +290,8 @@ def distill(settings: DistillLite, session: Session) -> Encoder:
 
     def prepare(work: Path) -> Job[Any]:
         sources = BatchSources(
-            teacher=FrozenEncoder(teacher, examples, work),
-            teacher_scores=stored_scores if settings.is_taught else None,
+            teacher=teachers.FrozenEncoder(teacher, examples, work),
+            teacher_scores=teachers.stored_scores if settings.is_taught else None,
             queries_only=settings.queries_only,
         )
         learner = DenseLearner(student, objective, session.precision, settings.chunk_size, sources)

@@ -32,8 +32,7 @@ from hybrid_cli.training.labels import LabelsInMemory, given_queries, matrix_tea
 from hybrid_cli.training.mining import MinedCollection, Miner
 from hybrid_cli.training.options import BM25, RANDOM, SCORER_WEIGHT
 
-METHODS: dict[str, type[TrainDense | DistillLite | TrainLambda]]
-METHODS = {kind.command: kind for kind in (TrainDense, DistillLite, TrainLambda)}
+METHODS: dict[str, Any] = {kind.command: kind for kind in (TrainDense, DistillLite, TrainLambda)}
 _OF_FILES = {"output", "overwrite", "limits", "track", "keep_epochs", "training_examples", "collection", "model"}
 _OBJECT = "an object"  # value of an option in whose place there is an object
 _TRAIN = "train"  # split with the examples, and with the queries whose lengths cropped sentences get
@@ -70,9 +69,7 @@ def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDen
     if method not in METHODS:
         raise InputError(f"method {method}: choices: {', '.join(METHODS)}", code="unknown-choice", value=method)
     if not isinstance(model, str | Path):
-        raise InputError(
-            f"train: the model is {type(model).__name__}; pass the model, then the data", code="other-type"
-        )
+        raise option_error("model", None, "is no name and no path; pass the model, then the data", code="other-type")
     kind = METHODS[method]
     source = Label if kind is TrainLambda else MineNegatives
     of_source = source.declared().keys() - {*kind.declared(), "index"} if isinstance(data, Collection) else set[str]()
@@ -87,16 +84,17 @@ def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDen
     values |= {} if model == MODEL else {"model": str(model)}
     if kind is TrainLambda:
         values["collection"] = data.path if isinstance(data, Collection) else _OBJECT
-        values |= {} if values.get("encoder") == "static" else {"labels": _OBJECT}
+        values |= {} if values.get("encoder") == "static" else {"labels": values.get("labels", _OBJECT)}
     else:
         values["training_examples"] = _OBJECT
-        if dev is not None and not (isinstance(dev, str | Path) and Path(dev).exists()):
+        is_split = isinstance(data, Collection) and dev in data.splits
+        if dev is not None and (is_split or not (isinstance(dev, str | Path) and Path(dev).exists())):
             values["dev"] = _OBJECT
         if values.get("scorer") == BM25 and lexical is not None and not isinstance(data, Collection | str | Path):
             given["scorer"], values["scorer"] = lexical, _OBJECT
             values.setdefault("scorer_weight", SCORER_WEIGHT)
     settings = _settings(kind, values, "index" in options and "index" in kind.declared(), lexical)
-    if settings.values().get("labels"):
+    if values.get("labels") == _OBJECT:
         given["labels"] = _labels(data, lexical, more)
     elif kind is not TrainLambda:
         given["training_examples"] = _examples(data, lexical, more)
@@ -145,9 +143,8 @@ def _fitted(settings: TrainDense | DistillLite | TrainLambda, session: Session, 
     if isinstance(settings, DistillLite):
         return dense.distill(settings, session)
     if isinstance(settings, TrainDense):
-        if settings.refresh_negatives is None:
-            return dense.fit(settings, session)
-        return dense.fit(settings, session, collections.corpus_path(_collection(data, "refresh_negatives").path))
+        refreshed = settings.refresh_negatives is not None
+        return dense.fit(settings, session, _collection(data, "refresh_negatives").path if refreshed else None)
     if settings.encoder == "static":
         return imitation.fit_static(settings, session, ("title", "text"))
     return imitation.fit_transformer(settings, session)
@@ -182,21 +179,10 @@ def _mined(
         own = collections.queries_in_corpus(data.path, settings.split) > 0
     else:
         queries, qrels, own = queries_table(judged[0]), qrels_table(judged[1]), False
-    miner = Miner(
-        collection=data.path,
-        plan=settings.plan(),
-        open_index=None if lexical is None else lambda: lexical,
-        depth=settings.depth or 0,
-        where=settings,
-        remedy=settings.fewer,
-        scores=settings.scores,
-        how=settings,
-        queries=queries,
-    )
+    miner = Miner(**settings.mining(), queries=queries, open_index=None if lexical is None else lambda: lexical)
     mined = MinedCollection.of(miner, qrels, settings.positives == "first", own)
-    tables = list(mined.miner.rows(mined.examples, mined.chosen))
-    name = f"the examples of {data.path}"
-    return Examples(name, own, pa.concat_tables(tables))
+    tables = pa.concat_tables(miner.rows(mined.examples, mined.chosen))
+    return Examples(f"the examples of {data.path}", own, tables)
 
 
 def _dev_examples(data: Any, lexical: LexicalIndex | None, dev: Any) -> DevExamples:

@@ -88,7 +88,8 @@ def compose(settings: Compose) -> Path:
         fusion, recipes = _tuned(settings, manifests, queries)
     elif settings.method is not None:
         equal, missing = (1.0,) * len(settings.indexes), settings.missing or METHODS[settings.method].missing
-        recipe = FusionRecipe(settings.method, equal, missing, settings.normalize, settings.rrf_k)
+        more = settings.normalize, settings.rrf_k, settings.rule_options
+        recipe = FusionRecipe(settings.method, equal, missing, *more)
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:
         fusion = _scaled(settings, manifests, None if settings.calibrate else queries)

@@ -251,9 +251,9 @@ def _methods(settings: Fuse) -> list[str]:
 def _recipe(settings: Fuse, named: Mapping[str, Path], stored: StoredFusion | None) -> FusionRecipe:
     """Return the recipe of the options, or of `--weights @FILE`."""
     if stored is not None:
-        return stored.recipe(settings, named)
-    missing = settings.missing or METHODS[settings.method].missing
-    recipe = FusionRecipe(settings.method, (1.0,) * len(named), missing, settings.normalize, settings.rrf_k)
+        return replace(stored.recipe(settings, named), options=settings.rule_options)
+    missing, equal = settings.missing or METHODS[settings.method].missing, (1.0,) * len(named)
+    recipe = FusionRecipe(settings.method, equal, missing, settings.normalize, settings.rrf_k, settings.rule_options)
     return chosen_weights(settings.weights, recipe, list(named))
 
 

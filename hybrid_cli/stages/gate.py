@@ -137,7 +137,7 @@ def _gated(settings: Gate, stored: Baseline, measured: Measured, measures: Seque
 
 SHOWN = 10  # queries that lost most
 _TEXT_CHARACTERS = 200
-_FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "depth", "group", "reranker")
+_FUSION = ("method", "weights", "missing", "normalize", "rrf_k", "options", "depth", "group", "reranker")
 
 
 @dataclass(frozen=True)

@@ -133,19 +133,8 @@ def _mined(settings: MineNegatives, inputs: Mapping[str, Path]) -> MinedCollecti
         raise option_error("answer_filter", None, f"{inputs['queries']} has no answers", code="needs-answers")
     warn_raters(inputs["qrels"])
     qrels = collections.read_qrels(inputs["qrels"])
-    miner = Miner(
-        collection=settings.collections[0],
-        plan=settings.plan(),
-        open_index=partial(open_lexical, settings.indexes[0], threads=settings.of_worker().threads)
-        if settings.indexes
-        else None,
-        depth=settings.depth or 0,  # None without a source that ranks
-        where=settings,
-        remedy=settings.fewer,
-        scores=settings.scores,
-        how=settings,
-        queries=queries,
-    )
+    index = [partial(open_lexical, path, threads=settings.of_worker().threads) for path in settings.indexes[:1]]
+    miner = Miner(**settings.mining(), queries=queries, open_index=index[0] if index else None)
     own = collections.queries_in_corpus(inputs["queries"]) > 0
     return MinedCollection.of(miner, qrels, settings.positives == "first", own)
 
