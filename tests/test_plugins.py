@@ -469,7 +469,7 @@ def test_a_fusion_rule_has_parameters(folder: Path, tiny_runs: Path) -> None:
     ran(*words, "--method-option", "exponent=2", "--method-option", "scale=2")
     fused = runs.read_run(folder / "x.parquet")
     assert dict(fused.select("docid", "score").rows()) == {"d1": 2.0, "d2": 0.5, "d3": 2.0}
-    assert artifacts.read_manifest(folder / "x.parquet").options["method_options"] == {"exponent": "2", "scale": "2"}
+    assert artifacts.read_manifest(folder / "x.parquet").options["method_options"] == {"exponent": 2.0, "scale": 2.0}
     refused(*words, problem="output-differs", path="x.parquet")
     indexes = [tiny_runs / "bm25", tiny_runs / "dense"]
     options = ["--method", "power", "--method-option", "exponent=3", "--plugin", "power.py"]

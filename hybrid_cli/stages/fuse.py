@@ -204,7 +204,7 @@ class FusionJob:
                 "choice": "of the first method",  # before, of the best one
             } | ({"remove_query": True} if self.remove_query else {})
         else:
-            unused, used = ("measure", "split", "tune"), _parameters(self.recipe)
+            unused, used = ("measure", "split", "tune", "method_options"), _parameters(self.recipe)
             used |= {"weights": list(self.recipe.weights)}
         return {name: value for name, value in recorded.items() if name not in unused} | used
 
@@ -259,6 +259,7 @@ def _recipe(settings: Fuse, named: Mapping[str, Path], stored: StoredFusion | No
 
 def _parameters(recipe: FusionRecipe) -> dict[str, Any]:
     parameters = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
+    parameters |= {"method_options": dict(recipe.options)} if recipe.options else {}
     return parameters | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
 
 
