@@ -481,7 +481,7 @@ def test_a_fusion_rule_has_parameters(folder: Path, tiny_runs: Path) -> None:
             with raises("unknown-parameter", name="exponnt"):
                 fuse(memory, method, exponnt=2)
         hits = open_retriever("retriever").search("salt water", k=5)
-        sides = {path.name: open_index(path).index for path in indexes}
+        sides = {path.name: open_index(path) for path in indexes}
         same = Retriever.of(sides, "power", exponent=3.0).search("salt water", k=5)
         assert hits["score"].to_list() == same["score"].to_list()
         assert hits["score"].to_list() != Retriever.of(sides, "power").search("salt water", k=5)["score"].to_list()

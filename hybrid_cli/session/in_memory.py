@@ -111,7 +111,6 @@ def _objects(values: dict[str, Any]) -> dict[str, Any]:
     for role in ("index", "scorer", "teacher", "base"):
         value = values.get(role)
         value = open_bm25(Path(value)) if role == "index" and isinstance(value, str | Path) else value
-        value = inner if isinstance(inner := getattr(value, "index", None), Index) else value  # of `open_index`
         if value is None or isinstance(value, str | Path):
             continue
         needed = {"index": LexicalIndex, "scorer": Index}.get(role)

@@ -258,7 +258,7 @@ def _recipe(settings: Fuse, named: Mapping[str, Path], stored: StoredFusion | No
 
 
 def _parameters(recipe: FusionRecipe) -> dict[str, Any]:
-    parameters = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
+    parameters: dict[str, Any] = {"method": recipe.method, "missing": recipe.missing, "normalize": recipe.normalization}
     parameters |= {"method_options": dict(recipe.options)} if recipe.options else {}
     return parameters | ({"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {})
 
