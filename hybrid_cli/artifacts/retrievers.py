@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from hybrid_cli.retrieval.retriever import DEFAULT_DEPTH, QUERIES, SEED, Default
 from hybrid_cli.retrieval.retriever import default_shares as shares_of
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.index import Index
+from hybrid_cli.settings.signature import values_of
 from hybrid_cli.storage import Kind, disk, layout
 
 OF_AUTO, COLLECTION_OF_AUTO = "retriever", "collection"  # in the folder of `auto`
@@ -84,6 +86,16 @@ class StoredRetriever:
         """Write `retriever.json`."""
         text = json.dumps(asdict(self), indent=2, ensure_ascii=False)
         disk.write_text(folder / layout.RETRIEVER, text + "\n")
+
+
+def rule_options(method: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters of the combination rule of a method, converted and checked.
+
+    Raises:
+        InputError: no such parameter, one without a value, or a value of another type.
+    """
+    rule = METHODS[method].rule
+    return values_of(rule, texts, "--method-option", {*[*signature(rule).parameters][:3]})
 
 
 def named_indexes(indexes: Sequence[Path], folder: Path) -> list[dict[str, str]]:

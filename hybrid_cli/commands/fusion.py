@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from hybrid_cli.commands.common import FUSION, HITS, INDEXES, MEASURE, START, NameOrPath, OnDevice
@@ -24,7 +23,7 @@ from hybrid_cli.fusion.options import MEASURE as TUNED_MEASURE
 from hybrid_cli.fusion.options import METHOD, RRF_K, Grid, Missing, Normalization, Tuning
 from hybrid_cli.indexes.options import LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.passages import Group
-from hybrid_cli.settings import Overwrites, ReadsFiles, Seeded, Settings, Threaded, Writes
+from hybrid_cli.settings import Overwrites, ReadsFiles, Seeded, Threaded, Writes
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,
@@ -39,7 +38,6 @@ from hybrid_cli.settings.options import (
     when,
 )
 from hybrid_cli.settings.paths import InheritedOptionalPath, OptionalPath, PathField, Paths
-from hybrid_cli.settings.signature import values_of
 
 ABSENT, COMPARED = "Documents missing from a list", "Comparison"
 MOST_K = 1_000_000  # the scores of further ranks would be equal in 32 bits
@@ -47,29 +45,6 @@ EXACT = "--missing exact"  # fact: the rule for missing documents, by --missing 
 _EXACT = when(rule=EXACT)
 RRF = "the method rrf"  # fact: among the methods that --tune tries
 _NO_METHOD = "no --method"  # fact
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleOptions(Settings):
-    """Parameters of a fusion method.
-
-    Attributes:
-        method_options: Parameters of the combination rule of `--method`, such as one of a plugin.
-    """
-
-    method_options: Mapping[str, str] = option({}, "--method-option", metavar="NAME=VALUE")
-
-    @property
-    def rule_options(self) -> dict[str, Any]:
-        """The parameters, converted and checked.
-
-        Raises:
-            InputError: no such parameter, one without a value, or a value of another type.
-        """
-        from hybrid_cli.fusion.methods import METHODS
-
-        rule = METHODS[self.values()["method"] or METHOD].rule
-        return values_of(rule, self.method_options, "--method-option", {*[*signature(rule).parameters][:3]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +79,7 @@ class WeightTuning(Seeded):
 
 
 @dataclass(frozen=True)
-class Fuse(OnDevice, Threaded, WeightTuning, RuleOptions, Writes):
+class Fuse(OnDevice, Threaded, WeightTuning, Writes):
     """Fuse runs into one, or tune the weights of a fusion.
 
     A method normalizes each list, combines the lists, and has a rule for documents missing from a list: `minmax` scores
@@ -118,6 +93,7 @@ class Fuse(OnDevice, Threaded, WeightTuning, RuleOptions, Writes):
             with the method and its parameters.
         normalize: Normalization of each list; overrides the method's.
         rrf_k: Constant k in 1 / (k + rank).
+        method_options: Parameters of the combination rule of `--method`, such as one of a plugin.
         depth: Hits read from each run.
         hits: Hits kept per query.
         missing: A document that a list lacks: `exact` score of `--index`, `min` of the list, `zero`, `ignore` the list,
@@ -158,6 +134,7 @@ class Fuse(OnDevice, Threaded, WeightTuning, RuleOptions, Writes):
     weights: str | Sequence[float] | None = option(None, parse=str, shown="equal")
     normalize: Normalization | None = option(None, shown="the method's")
     rrf_k: float = option(RRF_K, above=-1, maximum=MOST_K)
+    method_options: Mapping[str, str] = option({}, "--method-option", metavar="NAME=VALUE")
     depth: int = option(HITS, minimum=1)
     hits: int = option(HITS, "--hits", "-k", minimum=1)
     missing: Missing | None = option(None, panel=ABSENT, shown="the method's")
@@ -203,7 +180,7 @@ SCALE, RERANK = "Scale of the scores", "Reranking"
 
 
 @dataclass(frozen=True)
-class Compose(OnDevice, Threaded, Seeded, RuleOptions, Writes):
+class Compose(OnDevice, Threaded, Seeded, Writes):
     """Compose indexes of one corpus into a retriever: one path that is searched, measured, served and shipped.
 
     The retriever names its indexes and their fusion, and copies nothing. By default it sums exact scores, each in units
@@ -257,6 +234,7 @@ class Compose(OnDevice, Threaded, Seeded, RuleOptions, Writes):
     )
     normalize: Normalization | None = redeclare(Fuse, "normalize")
     rrf_k: float = redeclare(Fuse, "rrf_k", applies=when(method="rrf"))
+    method_options: Mapping[str, str] = redeclare(Fuse, "method_options")
     missing: Missing | None = redeclare(Fuse, "missing", panel="")
     depth: int = option(HITS, minimum=1)
     group: Group | None = redeclare(SearchOptions, "group", applies=(), recorded=True)

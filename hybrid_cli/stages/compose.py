@@ -28,6 +28,7 @@ from hybrid_cli.artifacts.retrievers import (
     open_retriever,
     open_sides,
     refuse_shards,
+    rule_options,
 )
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.folds import Folds, random_folds
@@ -88,7 +89,7 @@ def compose(settings: Compose) -> Path:
         fusion, recipes = _tuned(settings, manifests, queries)
     elif settings.method is not None:
         equal, missing = (1.0,) * len(settings.indexes), settings.missing or METHODS[settings.method].missing
-        more = settings.normalize, settings.rrf_k, settings.rule_options
+        more = settings.normalize, settings.rrf_k, rule_options(settings.method, settings.method_options)
         recipe = FusionRecipe(settings.method, equal, missing, *more)
         fusion = _content(chosen_weights(settings.weights, recipe, short_names(settings.indexes)), settings.depth)
     else:

@@ -29,6 +29,7 @@ from hybrid_cli.artifacts.retrievers import (
     is_retriever,
     of_auto,
     read_retriever,
+    rule_options,
 )
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Compose, Fuse
@@ -251,9 +252,11 @@ def _methods(settings: Fuse) -> list[str]:
 def _recipe(settings: Fuse, named: Mapping[str, Path], stored: StoredFusion | None) -> FusionRecipe:
     """Return the recipe of the options, or of `--weights @FILE`."""
     if stored is not None:
-        return replace(stored.recipe(settings, named), options=settings.rule_options)
+        recipe = stored.recipe(settings, named)
+        return replace(recipe, options=rule_options(recipe.method, settings.method_options))
     missing, equal = settings.missing or METHODS[settings.method].missing, (1.0,) * len(named)
-    recipe = FusionRecipe(settings.method, equal, missing, settings.normalize, settings.rrf_k, settings.rule_options)
+    more = settings.normalize, settings.rrf_k, rule_options(settings.method, settings.method_options)
+    recipe = FusionRecipe(settings.method, equal, missing, *more)
     return chosen_weights(settings.weights, recipe, list(named))
 
 
