@@ -176,9 +176,7 @@ def over_seeds(results: Sequence[Summary], **options: Any) -> Summary:
     given = results if isinstance(results, list | tuple) and all(isinstance(each, Summary) for each in results) else ()
     measured = {(type(each), *each.values.select("run", "measure", "qid").rows()) for each in given}
     if len(measured) != 1 or measured == {(Summary,)}:
-        problem = (
-            "over_seeds: needs a list of results of `compare`, or of `complementarity`, of equal systems and queries"
-        )
+        problem = "over_seeds: needs a list of results of one function, of equal systems, measures and queries"
         raise InputError(problem, code="other-results")
     settings = Evaluate(["results"], study="over-seeds", **options)
     pair = results[0].names if isinstance(results[0], Complementarity) else ()
@@ -199,11 +197,13 @@ def _on_disk(
         inputs, chosen = [f"{folder}/qrels.parquet"], None
         if isinstance(data, Collection):
             inputs, chosen = [str(data.path)], split
-        elif hasattr(data, "qrels") or (isinstance(data, tuple) and len(data) == 2):
+        elif hasattr(data, "qrels") or (isinstance(data, tuple) and len(data) == 2 and split is None):
             qrels = data[1] if isinstance(data, tuple) else data.qrels(split)
             qrels_table(qrels).write_parquet(inputs[0])
         else:
-            problem = f"data: is {type(data).__name__}; pass a collection, its path, or a pair of queries and judgments"
+            problem = (
+                f"data: is {type(data).__name__}; pass a collection, its path, or (queries, qrels) without a split"
+            )
             raise InputError(problem, code="other-type", option="data")
         try:
             for (file, name), system in zip(files.items(), systems.values(), strict=True):

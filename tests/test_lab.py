@@ -62,6 +62,18 @@ def test_the_frame_has_means_intervals_and_tests(bm25: Any) -> None:
     assert "p_t" not in compare({"bm25": bm25}, DATA, **MRR).frame.columns
 
 
+def test_a_baseline_may_be_better_than_any_number_of_runs() -> None:
+    """Each run below it has a letter, as long as there are some; names are never cut."""
+    qrels = {str(number): {"d": 1} for number in range(30)}
+    wrong = {f"run {number}": {qid: {"x": 1.0} for qid in qrels} for number in range(50)}
+    found = compare({"best": {qid: {"d": 1.0} for qid in qrels}, **wrong}, ({}, qrels), **MRR)
+    text = found.to_markdown()
+    assert "| best (a) | **1.0000ᵇᶜ" in text
+    assert "ᴿᵀᵁᵂ" in text
+    assert "| run 49 | .0000 ±.000 |" in text
+    assert r"$^{bcdefg" in found.to_latex()
+
+
 @pytest.mark.parametrize("judged", ["polars", "pandas"])
 def test_data_are_a_pair_of_tables_or_an_object_with_splits(bm25: Any, judged: str) -> None:
     class Mine:
@@ -188,6 +200,8 @@ def test_other_bad_input_is_refused(bm25: Any, tiny: Path) -> None:
     for data in (QRELS, (QUERIES, QRELS, 1), 3):
         with raises("other-type", option="data"):
             compare({"bm25": bm25}, data, **MRR)
+    with raises("other-type", option="data"):
+        compare({"bm25": bm25}, DATA, "test", **MRR)
     with raises("invalid-depth"):
         compare({"bm25": bm25}, DATA, k=0, **MRR)
     with raises("invalid-name", option="names"):

@@ -212,15 +212,14 @@ def over_results(results: Sequence[pl.DataFrame], settings: Evaluate, against: S
         values: the measures are shown, not only RoC.
     """
     runs = results[0]["run"].unique(maintain_order=True).to_list()
-    check_rows(runs, settings, row := pl.col("run").str.replace(r" \(seed \d+\)$", ""))
+    check_rows(runs, settings, pl.col("run"))
     same = [run for run in runs if len({frame.filter(run=run).write_csv() for frame in results}) == 1]
     parts, ratios = [], []
     for seed, frame in enumerate(results, 1):
-        repeated, named = pl.col("run").is_in(same), pl.col("run") + f" (seed {seed})"
-        kept = frame.filter(~repeated | (seed == 1), values)
-        parts.append(kept.with_columns(run=pl.when(repeated).then("run").otherwise(named)))
+        named = pl.col("run") + f" (seed {seed})"
+        parts.append(frame.filter(~pl.col("run").is_in(same) | (seed == 1), values).with_columns(named))
         ratios += [[part.with_columns(named) for part in roc(frame, run)] for run in against]
-    return over_seeds(pl.concat(parts), settings, ratios, row)
+    return over_seeds(pl.concat(parts), settings, ratios, pl.col("run").str.replace(r" \(seed \d+\)$", ""))
 
 
 def _rows_table(table: pl.DataFrame, measures: Sequence[str], marks: Marks) -> Table:
