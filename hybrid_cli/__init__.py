@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
-    from hybrid_cli.lab import compare, complementarity, over_seeds
+    from hybrid_cli.lab import compare, complementarity, over_seeds, save
     from hybrid_cli.retrieval import BM25, Dense, Retriever
     from hybrid_cli.retrieval.tuning import tune
     from hybrid_cli.runs.index import Index
@@ -26,7 +26,7 @@ else:
             "encoders.contract": ["Encoder"],
             "evaluation.measures": ["evaluate"],
             "fusion.frames": ["fuse"],
-            "lab": ["compare", "complementarity", "over_seeds"],
+            "lab": ["compare", "complementarity", "over_seeds", "save"],
             "retrieval": ["BM25", "Dense", "Retriever"],
             "retrieval.tuning": ["tune"],
             "runs.index": ["Index"],
@@ -54,6 +54,7 @@ __all__ = [
     "open_retriever",
     "open_run",
     "over_seeds",
+    "save",
     "train",
     "tune",
 ]

@@ -10,25 +10,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from hybrid_cli import storage
 from hybrid_cli.api import open_collection
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections.collection import Collection, qrels_path, read_qrels
-from hybrid_cli.commands import Evaluate
+from hybrid_cli.commands import Evaluate, PrepareFiles
 from hybrid_cli.commands.common import HITS
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import Sets, sets
 from hybrid_cli.evaluation.measures import qrels_table
 from hybrid_cli.evaluation.options import LEVEL, MEASURES
+from hybrid_cli.indexes.dense import DenseIndex
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.reporting import studies
 from hybrid_cli.reporting.complement import answered
 from hybrid_cli.reporting.summary import Summary
+from hybrid_cli.retrieval.in_memory import BM25, KnownTable
+from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs import RunLike, run_table
 from hybrid_cli.runs.given import checked_depth, queries_table
 from hybrid_cli.runs.index import Index
+from hybrid_cli.stages.compose import compose
+from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate
+from hybrid_cli.stages.index_bm25 import index_bm25
+from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import SCHEMAS, Kind
 
 if TYPE_CHECKING:
@@ -182,6 +191,73 @@ def over_seeds(results: Sequence[Summary], **options: Any) -> Summary:
     pair = results[0].names if isinstance(results[0], Complementarity) else ()
     against = pair[::-1] or [name for name in [settings.roc_against] if name]
     return Summary.of_study(studies.over_results([result.values for result in results], settings, against, not pair))
+
+
+def save(index: Index, path: str | os.PathLike[str]) -> Path:
+    """Write an index or a retriever of Python as the commands write it; `open_index` and `open_retriever` open it.
+
+    Documents of a table are written as a collection, and an encoder in memory as a model, next to an index: `PATH` and
+    `-collection` or `-encoder`. A retriever is a folder with `collection`, an index of each side, and `retriever`.
+
+    Args:
+        index: of `BM25().index`, `Dense(...).index`, or a `Retriever` of such indexes.
+        path: the new folder.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: another kind of index, or a path that exists with other content.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from hybrid_cli import BM25, open_index, save
+        >>> with TemporaryDirectory() as folder:
+        ...     made = save(BM25().index(["salt in sea water", "oxygen in the blood"]), f"{folder}/bm25")
+        ...     hits = open_index(made).search("salt")
+        >>> hits["text"].to_list()
+        ['salt in sea water']
+    """
+    folder = Path(path)
+    if not isinstance(index, Retriever):
+        return _save(index, folder, folder.with_name(f"{folder.name}-collection"))
+    sides = [_save(side, folder / name, folder / "collection") for name, side in index.sides.items()]
+    recipe, output = index.recipe, folder / "retriever"
+    how: dict[str, Any] = {"missing": recipe.missing, "normalize": recipe.normalization, "depth": index.depth}
+    how |= {"rrf_k": recipe.rrf_k} if recipe.method == "rrf" else {}
+    compose(sides, method=recipe.method, weights=list(recipe.weights), output=output, **how)
+    return folder
+
+
+def _save(index: Index, path: Path, collection: Path) -> Path:
+    """Write one index, and its documents if they are of no collection."""
+    known = index.known
+    if not isinstance(known, KnownTable) or not isinstance(index, LexicalIndex | DenseIndex):
+        problem = f"save: {type(index).__name__} has no documents in memory; save indexes of `BM25` and `Dense`"
+        raise InputError(problem, code="other-kind")
+    with tempfile.TemporaryDirectory() as scratch:
+        if known.collection is not None:
+            collection = known.collection.path
+        elif not collection.exists():
+            known.table.write_parquet(file := Path(scratch) / "documents.parquet")
+            columns = known.table.drop("docid", "title", "text").columns
+            prepare(PrepareFiles([file], metadata=columns, output=collection))
+        if isinstance(known.maker, BM25):
+            options: dict[str, Any] = vars(known.maker)
+            return index_bm25(collection, output=path, lucene=False, **options)
+        vectors, ids, model = Path(scratch) / "vectors.npy", Path(scratch) / "ids.txt", known.maker.encoder
+        assert isinstance(index, DenseIndex)
+        np.save(vectors, index.vectors_of(np.arange(len(index.docids))))
+        ids.write_text("\n".join(index.docids) + "\n", "utf-8")
+        if hasattr(model, "save") and hasattr(model, "encode_queries"):
+            model.save(folder := path.with_name(f"{path.name}-encoder"))
+            model = folder
+        named: dict[str, Any] = {}
+        if isinstance(model, str | os.PathLike):
+            weights = str(getattr(getattr(known.maker.encoder, "backbone", None), "dtype", ""))
+            precision = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}.get(weights, "fp32")
+            named = {"model": os.fspath(model), "dtype": precision}
+        return encode(collection, from_vectors=vectors, ids=ids, output=path, **named)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from hybrid_cli import (
     open_retriever,
     open_run,
     runs,
+    save,
 )
 from hybrid_cli.collections import collection
 from hybrid_cli.errors import InputError
@@ -459,6 +460,32 @@ def test_a_collection_has_the_queries_of_its_judgments(tiny: Path) -> None:
     tuned = both.tune(data.qrels("test"), measure="MRR@10")
     assert tuned.tuning is not None
     assert set(tuned.tuning.qids) == set(data.qrels("test")["qid"])
+
+
+@pytest.mark.parametrize("form", ["table", "collection"])
+def test_indexes_are_saved_and_opened(tiny: Path, tiny_bert: Path, tmp_path: Path, form: str) -> None:
+    data = open_collection(tiny) if form == "collection" else corpus_of(tiny).with_columns(year=pl.int_range(pl.len()))
+    encoder = open_encoder(tiny_bert, dtype="fp32")
+    bm25, dense = BM25(k1=1.2, fields=["title=2", "text"]).index(data), Dense(encoder).index(data)
+    queries = open_collection(tiny).queries("test").select("qid", "text")
+    for name, index in {"bm25": bm25, "dense": dense}.items():
+        saved = open_index(save(index, tmp_path / name))
+        columns = [name for name in index.search(queries).columns if name != "metadata"]
+        assert_frame_equal(saved.search(queries).select(columns), index.search(queries).select(columns), abs_tol=1e-5)
+        if form == "table":
+            assert saved.search(queries, filter="year < 3").equals(saved.search(queries, filter="NOT year >= 3"))
+            assert (tmp_path / f"{name}-collection" / "corpus.parquet").is_file()
+    for hybrid in (Retriever([bm25, dense]), Retriever.of({"a": bm25, "b": dense}, "rrf", rrf_k=10)):
+        folder = save(hybrid, tmp_path / hybrid.recipe.method)
+        assert open_retriever(folder).search(queries)["docid"].to_list() == hybrid.search(queries)["docid"].to_list()
+    vectors = Dense(np.eye(12)).index(data)
+    hit = open_index(save(vectors, tmp_path / "eye")).search(np.eye(12)[4], k=1)
+    assert hit["docid"].equals(vectors.search(np.eye(12)[4], k=1)["docid"])
+    for other in (bm25.expanded(), open_index(tmp_path / "bm25")):
+        with raises("other-kind"):
+            save(other, tmp_path / "other")
+    with raises("output-differs"):
+        save(BM25(k1=2.0).index(data), tmp_path / "bm25")
 
 
 def enumerate_texts() -> list[tuple[str, str]]:

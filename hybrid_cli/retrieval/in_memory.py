@@ -84,7 +84,7 @@ class BM25(BM25Options):
             builder.add(*analyzer.document_tokens(texts.slice(begin, _BATCH)))
         impacts = Impacts.of(builder.finish(), self.k1, self.b)
         return LexicalIndex(impacts, table["docid"], self.language).knowing(
-            KnownTable(table, documents if isinstance(documents, Collection) else None)
+            KnownTable(table, self, documents if isinstance(documents, Collection) else None)
         )
 
 
@@ -127,7 +127,7 @@ class Dense:
             vectors = encoder.encode_documents(table["title"].to_list(), table["text"].to_list())
             encode = partial(_encoded, encoder)
         return DenseIndex.of(table["docid"], vectors, encode).knowing(
-            KnownTable(table, documents if isinstance(documents, Collection) else None)
+            KnownTable(table, self, documents if isinstance(documents, Collection) else None)
         )
 
 
@@ -160,9 +160,16 @@ def _encoder(model: Any) -> Encoder:
 
 @dataclass(frozen=True)
 class KnownTable(Known):
-    """A table of documents: docid, title, text and metadata; and the collection that it is of, if there is one."""
+    """What an index in memory was made of.
+
+    Attributes:
+        table: docid, title, text and metadata of the documents.
+        maker: made the index.
+        collection: has the documents; None for those of a table.
+    """
 
     table: pl.DataFrame
+    maker: BM25 | Dense
     collection: Collection | None = None
 
     def texts(self, docids: pl.Series) -> pl.DataFrame:
