@@ -38,7 +38,7 @@ from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.evaluate import evaluate
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
-from hybrid_cli.storage import SCHEMAS, Kind
+from hybrid_cli.storage import SCHEMAS, Kind, disk
 
 if TYPE_CHECKING:
     import altair as alt
@@ -248,7 +248,7 @@ def _save(index: Index, path: Path, collection: Path) -> Path:
         vectors, ids, model = Path(scratch) / "vectors.npy", Path(scratch) / "ids.txt", known.maker.encoder
         assert isinstance(index, DenseIndex)
         np.save(vectors, index.vectors_of(np.arange(len(index.docids))))
-        ids.write_text("\n".join(index.docids) + "\n", "utf-8")
+        disk.write_text(ids, "\n".join(index.docids) + "\n")
         if hasattr(model, "save") and hasattr(model, "encode_queries"):
             model.save(folder := path.with_name(f"{path.name}-encoder"))
             model = folder
