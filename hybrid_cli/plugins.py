@@ -78,6 +78,7 @@ class Entry:
         value: object, or the place to import it from; replaced by the checked object on first use.
         ready: the object was imported and checked.
         help: the help of one of ours; empty for the first line of the docstring.
+        original: the object before the check, which may convert it.
     """
 
     group: str
@@ -86,6 +87,7 @@ class Entry:
     value: Any
     ready: bool = False
     help: str = ""
+    original: Any = None
 
     def refuse(self, fault: str, code: str, **fields: object) -> NoReturn:
         """Raise the error of an unusable entry."""
@@ -216,6 +218,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if entry.ready:
             return
         value = _imported(entry) if isinstance(entry.value, Lazy) else entry.value
+        entry.original = value
         if entry.origin != HYBRID:
             try:
                 value = self._checked(entry.name, value) if self._checked is not None else value
@@ -280,6 +283,7 @@ def register(group: str, name: str, value: Any = None) -> Any:
 
 _loading: ContextVar[Origin | None] = ContextVar("loading", default=None)
 _used: ContextVar[dict[Origin, Entry] | None] = ContextVar("used", default=None)  # the last entry of each plugin
+_named = set[str]()  # modules of classes that options name
 _ENTRIES = "used_plugins"  # attribute of an error
 _files: dict[Path, Origin] = {}  # the real path of each loaded file
 
@@ -341,6 +345,7 @@ def imported(target: str) -> Any:
     try:
         if path.suffix == ".py":
             return getattr(_run(path, f"{_MODULE}{path.stem}"), name)
+        _named.add(home)
         return _resolved(target)
     except (Exception, SystemExit) as error:
         raise _import_failure(target, error, line=_line_in(error, path), plugin=home) from error
@@ -413,14 +418,13 @@ def place_of_error(error: BaseException) -> tuple[str, str, int] | None:
     packages = {point.module.partition(".")[0]: point for points in _installed().values() for point in points}
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-        if module.startswith(_MODULE):
+        if module.startswith(_MODULE) or module in _named:
             return Path(file).name, file, line
         if (point := packages.get(module.partition(".")[0])) is not None:
             return _package(point).name, file, line
     for origin, entry in reversed(getattr(error, _ENTRIES, {}).items()):
-        function = inspect.unwrap(getattr(entry.value, "documented", entry.value))
-        if (code := getattr(function, "__code__", None)) is not None:
-            return origin.name, code.co_filename, code.co_firstlineno
+        code = getattr(inspect.unwrap(entry.original), "__code__", None)  # of a class, none
+        return origin.name, code.co_filename if code else str(origin.path), code.co_firstlineno if code else 1
     return None
 
 

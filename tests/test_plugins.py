@@ -450,6 +450,31 @@ def test_the_examples_of_the_documentation_work(folder: Path, tiny_runs: Path, t
     }
 
 
+def test_an_error_without_code_of_the_plugin_names_it_too(folder: Path, tiny_bert: Path) -> None:
+    """A reader that yields other rows, and a class that an option names."""
+    (folder / "mine.py").write_text(READER.replace("return 3", ROWS), "utf-8")
+    done = hybrid("prepare", "mine", "corpus.tsv", "--output", "made", "--plugin", "mine.py")
+    assert done.is_problem("bug", plugin="mine.py", path="mine.py", line=5), (done.err, done.fields)
+    write_examples(folder / "train.parquet")
+    (folder / "my_callbacks.py").write_text(CALLBACK, "utf-8")
+    words = ["train-dense", "train.parquet", "--model", tiny_bert, "--max-steps", "1", "--output", "model"]
+    for home in ("my_callbacks.py", "my_callbacks"):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.syspath_prepend(folder)
+            done = hybrid(*words, "--callback", f"{home}:Failing")
+        assert done.is_problem("bug", plugin="my_callbacks.py", line=5), (done.err, done.fields)
+    sys.modules.pop("my_callbacks")
+
+
+ROWS = """from hybrid_cli.collections.source import Source
+    return Source("mine", lambda: iter([("a", "salt")]))"""
+CALLBACK = """from hybrid_cli.training import Callback
+
+class Failing(Callback):
+    def on_step(self, step, values):
+        raise RuntimeError("no")
+"""
+
 POWER = '''
 from hybrid_cli import plugins
 

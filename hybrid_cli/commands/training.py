@@ -189,12 +189,8 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
     @property
     def scored(self) -> bool:
         """The loss or the dynamic negatives depend on the scorer."""
-        return self.loss in RESIDUALS or self.ranks_by_sum or (self.loss == OF_PLUGINS and self.gives_scorer)
-
-    @property
-    def gives_scorer(self) -> bool:
-        """A scorer is given, whose scores a loss of a plugin reads in place of those of the examples."""
-        return not self.given.isdisjoint(("scorer", "scorer_weight", "scorer_schedule"))
+        given = not self.given.isdisjoint(("scorer", "scorer_weight", "scorer_schedule"))  # for a loss of a plugin
+        return self.loss in RESIDUALS or self.ranks_by_sum or given
 
     @property
     def names_encoder(self) -> bool:
@@ -204,8 +200,8 @@ class TrainDense(Training, ExampleValidation, Sampling, Architecture, Taught, Lo
     @property
     def uses_bm25(self) -> bool:
         """The training needs BM25 scores of pairs that the examples do not hold."""
-        of_plugin = self.loss == OF_PLUGINS and self.index is not None and self.scorer == BM25
-        return (of_plugin and self.gives_scorer) or any(condition.holds(self.values()) for condition in _PAIRS)
+        of_plugin = self.scored and self.loss == OF_PLUGINS and self.index is not None and self.scorer == BM25
+        return of_plugin or any(condition.holds(self.values()) for condition in _PAIRS)
 
 
 TRANSFORMER = when(encoder="transformer")

@@ -35,6 +35,10 @@ from hybrid_cli.training.options import BM25, RANDOM, SCORER_WEIGHT
 METHODS: dict[str, Any] = {kind.command: kind for kind in (TrainDense, DistillLite, TrainLambda)}
 _OF_FILES = {"output", "overwrite", "limits", "track", "keep_epochs", "training_examples", "collection", "model"}
 _OBJECT = "an object"  # value of an option in whose place there is an object
+_ENCODES = "encode_queries"
+# Options in whose place there may be an object, with its classes, and the attributes of others.
+_TAKES: tuple[tuple[str, Any, tuple[str, ...]], ...]
+_TAKES = ("index", LexicalIndex, ()), ("scorer", Index, (_ENCODES,)), ("teacher", (), (_ENCODES, "input"))
 _TRAIN = "train"  # split with the examples, and with the queries whose lengths cropped sentences get
 
 
@@ -108,14 +112,13 @@ def _objects(values: dict[str, Any]) -> dict[str, Any]:
     callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
     values["callback"] = [name for name in callbacks if isinstance(name, str)]
     given: dict[str, Any] = {"callback": [one for one in callbacks if not isinstance(one, str)]}
-    for role in ("index", "scorer", "teacher", "base"):
+    for role, kinds, attributes in _TAKES:
         value = values.get(role)
         value = open_bm25(Path(value)) if role == "index" and isinstance(value, str | Path) else value
         if value is None or isinstance(value, str | Path):
             continue
-        needed = {"index": LexicalIndex, "scorer": Index}.get(role)
-        if needed and not isinstance(value, needed) and not (role == "scorer" and hasattr(value, "encode_queries")):
-            raise option_error(role, type(value).__name__, "pass an index in memory, or its path", code="other-type")
+        if not isinstance(value, kinds) and not any(hasattr(value, name) for name in attributes):
+            raise option_error(role, type(value).__name__, "is no object for this option", code="other-type")
         if role == "scorer" and isinstance(value, LexicalIndex):
             given.setdefault("index", value)
             values[role] = BM25

@@ -105,7 +105,7 @@ class PostingsScorer:
 
 @dataclass(frozen=True)
 class IndexScorer:
-    """Scores of any index that scores pairs, such as a retriever.
+    """Scores of any index that scores pairs.
 
     Attributes:
         index: the index.
@@ -118,8 +118,7 @@ class IndexScorer:
         prepared = self.index.prepare(pl.DataFrame({"qid": map(str, range(len(queries))), "text": queries}))
         rows = self.index.documents.rows(pl.Series(docids, dtype=pl.String))
         pairs = np.repeat(np.arange(len(queries)), len(rows)), np.tile(rows, len(queries))
-        scores: Floats = self.index.scores(prepared, *pairs).astype(np.float32).reshape(len(queries), len(docids))
-        return scores
+        return self.index.scores(prepared, *pairs).astype(np.float32).reshape(len(queries), len(docids))
 
 
 def row_finder(docids: pl.Series) -> Callable[[Sequence[str]], npt.NDArray[np.int64]]:
