@@ -243,12 +243,11 @@ class Settings:
                 known.setdefault(spelled.lstrip("-").replace("-", "_"), (name, position == 0))
             if bare_type(cls.types()[name]) is bool:
                 known.setdefault(f"no_{name}", (name, False))
-        for keyword in keywords:
-            if keyword not in known:
-                close = get_close_matches(keyword, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                problem = f"{cls.command or 'opening an index'} has no keyword {keyword}{hint}"
-                raise InputError(problem, code="no-such-option", option=keyword, similar=close[0] if close else None)
+        if unknown := next((keyword for keyword in keywords if keyword not in known), None):
+            close = next(iter(get_close_matches(unknown, known, n=1)), None)
+            hint = f"; did you mean {close}?" if close else ""
+            problem = f"{cls.command or 'opening an index'} has no keyword {unknown}{hint}"
+            raise InputError(problem, code="no-such-option", option=unknown, similar=close)
         named = ((known[keyword], value) for keyword, value in keywords.items())
         return {name: value if same or value is None else not value for (name, same), value in named}
 
