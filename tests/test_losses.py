@@ -1,12 +1,15 @@
 """Losses against golden values of the papers' equations."""
 
 import math
+import pydoc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from command import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
@@ -14,10 +17,12 @@ from torch.nn import functional
 from hybrid_cli.commands import TrainDense
 from hybrid_cli.training import losses
 from hybrid_cli.training.losses import (
+    NO_SCORER,
     LossInputs,
     bpr,
     distillation,
     divergence,
+    kl,
     listwise,
     margin,
     matryoshka,
@@ -357,3 +362,24 @@ def test_the_first_values_retrieve_and_the_others_match_the_teacher() -> None:
     large = replace(vectors, queries=vectors.queries[:, 4:], documents=vectors.documents[..., 4:])
     assert terms["nll"].item() == pytest.approx(nll(small)["nll"].item())
     assert terms["distillation"].item() == pytest.approx(0.5 * distillation(large)["distillation"].item())
+
+
+def test_inputs_that_a_training_lacks_are_refused_where_they_are_used() -> None:
+    """They can be shown, copied to another batch, and nothing else."""
+    vectors = LossInputs(torch.eye(2), torch.ones(2, 2, 2), NO_SCORER, torch.ones(2, 4, dtype=torch.bool))
+    assert "no --teacher" in repr(replace(vectors, step=3))
+    assert "scorer" in pydoc.render_doc(LossInputs)
+    uses: list[tuple[str, Callable[[LossInputs], object]]] = [
+        ("scorer", lambda batch: residual_margin(batch)),
+        ("scorer", lambda batch: 2.0 - batch.scorer),
+        ("scorer", lambda batch: torch.cat([batch.queries, batch.scorer])),
+        ("scorer", lambda batch: batch.scorer.shape),
+        ("scorer", lambda batch: batch.scorer.tolist()),
+        ("scorer", lambda batch: bool(batch.scorer)),
+        ("index", lambda batch: orthogonality(batch)),
+        ("teacher", lambda batch: query_distillation(batch)),
+        ("teacher", lambda batch: kl(batch)),
+    ]
+    for keyword, use in uses:
+        with raises("missing-loss-input", option=keyword):
+            use(vectors)

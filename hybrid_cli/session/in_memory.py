@@ -118,7 +118,8 @@ def _objects(values: dict[str, Any]) -> dict[str, Any]:
         if value is None or isinstance(value, str | Path):
             continue
         if not isinstance(value, kinds) and not any(hasattr(value, name) for name in attributes):
-            raise option_error(role, type(value).__name__, "is no object for this option", code="other-type")
+            what = "an index of BM25" if role == "index" else "an encoder, or an object that the help of train names"
+            raise option_error(role, type(value).__name__, f"needs {what}", code="other-type")
         if role == "scorer" and isinstance(value, LexicalIndex):
             given.setdefault("index", value)
             values[role] = BM25

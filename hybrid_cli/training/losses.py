@@ -35,8 +35,8 @@ def missing(keyword: str) -> Tensor:
         reason = "the loss reads values that this training does not have; pass it"
         raise option_error(keyword, None, reason, code="missing-loss-input")
 
-    kind: type[Tensor] = type("Missing", (Tensor,), {"__torch_function__": classmethod(refuse)})
-    return torch.empty(0).as_subclass(kind)
+    more = {"__torch_function__": classmethod(refuse), "__repr__": lambda self: f"no --{keyword}"}
+    return torch.empty(0).as_subclass(type("Missing", (Tensor,), more))
 
 
 NO_SCORER, _NO_INDEX, _NO_TEACHER = map(missing, ("scorer", "index", "teacher"))
