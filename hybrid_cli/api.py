@@ -34,6 +34,9 @@ PathLike = str | os.PathLike[str]
 
 def _local(*paths: PathLike) -> list[Path]:
     """Return the paths of local artifacts, and of the copies of those in an object store."""
+    if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
+        problem = f"needs a path, not {type(wrong[0]).__name__}; data in memory are indexed: BM25().index(documents)"
+        raise InputError(problem, code="other-type")
     if not any(has_url(os.fspath(path)) for path in paths):
         return [Path(path) for path in paths]
     from hybrid_cli.artifacts.remote import local_copies

@@ -187,7 +187,7 @@ def over_seeds(results: Sequence[Summary], **options: Any) -> Summary:
     if len(measured) != 1 or measured == {(Summary,)}:
         problem = "over_seeds: needs a list of results of one function, of equal systems, measures and queries"
         raise InputError(problem, code="other-results")
-    settings = Evaluate(["results"], study="over-seeds", **options)
+    settings = Evaluate(["results"], study="over-seeds", **Evaluate.by_field(options))
     pair = results[0].names if isinstance(results[0], Complementarity) else ()
     against = pair[::-1] or [name for name in [settings.roc_against] if name]
     return Summary.of_study(studies.over_results([result.values for result in results], settings, against, not pair))
@@ -268,6 +268,7 @@ def _on_disk(
     if not isinstance(systems, Mapping) or not systems or not all(name and "=" not in str(name) for name in systems):
         raise InputError("systems: needs a dictionary of names, without `=`, and systems", code="invalid-name")
     data = open_collection(data) if isinstance(data, str | os.PathLike) else data
+    data = (data, data) if hasattr(data, "qrels_iter") else data  # of ir_datasets
     with tempfile.TemporaryDirectory() as folder:
         files = {f"{folder}/{number}.parquet": str(name) for number, name in enumerate(systems)}
         inputs, chosen = [f"{folder}/qrels.parquet"], None

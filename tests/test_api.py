@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -332,15 +333,17 @@ def test_every_form_of_documents_and_queries_is_the_same_table() -> None:
     rows = [{"docid": docid, "text": text} for docid, text in enumerate_texts()]
     frame = pl.DataFrame(rows)
     named = [frame.rename({"docid": name}) for name in ("doc_id", "_id", "docno")]
-    for form in (TEXTS, rows, frame, pd.DataFrame(rows), *named, iter(enumerate_texts()), Dataset()):
+    of_beir = {docid: {"title": "", "text": text} for docid, text in enumerate_texts()}
+    for form in (TEXTS, rows, frame, pd.DataFrame(rows), *named, iter(enumerate_texts()), Dataset(), of_beir):
         assert_frame_equal(documents_table(form), wanted)
     asked = queries_table(ASKED)
     frame = pl.DataFrame({"qid": list(ASKED), "text": list(ASKED.values())})
     named = [frame.rename({"qid": "query_id"}), frame.rename({"text": "query"}), frame.rename({"qid": "_id"})]
-    for other in (frame, pd.DataFrame(frame.to_dict(as_series=False)), *named, list(ASKED.items()), Dataset()):
+    topics = [Topic(*pair) for pair in ASKED.items()]
+    for other in (frame, pd.DataFrame(frame.to_dict(as_series=False)), *named, list(ASKED.items()), Dataset(), topics):
         assert_frame_equal(queries_table(other), asked)
     judged = qrels_table({"a": {"0": 1}})
-    for given_judgments in ([("a", "0", 1)], Dataset()):
+    for given_judgments in ([("a", "0", 1)], Dataset(), OfRanx()):
         assert_frame_equal(qrels_table(given_judgments), judged)
     run = [("a", "0", 2.0), ("a", "1", 1.0)]
     assert_frame_equal(run_table(run), run_table({"a": {"0": 2.0, "1": 1.0}}))
@@ -355,6 +358,23 @@ class Doc(NamedTuple):
 class AskedQuery(NamedTuple):
     query_id: str
     text: str
+
+
+class Topic(NamedTuple):
+    """A topic of TREC."""
+
+    query_id: str
+    title: str
+
+    def default_text(self) -> str:
+        return self.title
+
+
+class OfRanx:
+    """Judgments as ranx has them."""
+
+    def to_dict(self) -> dict[str, dict[str, int]]:
+        return {"a": {"0": 1}}
 
 
 class Qrel(NamedTuple):
@@ -419,13 +439,18 @@ def test_dense_takes_functions_models_and_vectors(name: str) -> None:
     class Model:
         encode = staticmethod(lengths)
 
-    for encoder in (lengths, Model(), lambda texts: torch.tensor(lengths(texts), dtype=torch.float64)):
+    def tensors(texts: list[str]) -> Any:
+        return torch.tensor(lengths(texts), dtype=torch.bfloat16, requires_grad=True)
+
+    for encoder in (lengths, Model(), tensors, lambda texts: list(tensors(texts)), lambda texts: iter(lengths(texts))):
         hits = Dense(encoder).index(TEXTS).search("x", k=1)
         assert hits["docid"].to_list() == ["1"]
     vectors = torch.eye(3) if name == "torch" else np.eye(3)
     index = Dense(vectors).index(TEXTS)
     assert index.search(vectors[1], k=1)["docid"].to_list() == ["1"]
     assert index.search(vectors, k=1)["docid"].to_list() == ["0", "1", "2"]
+    for named in ({"0": vectors[0]}, [vectors[0]], pl.DataFrame({"qid": ["0"], "vector": [[1.0, 0.0, 0.0]]})):
+        assert index.search(named, k=1).select("qid", "docid").rows() == [("0", "0")]
     frame = pl.DataFrame({"qid": ["x"], "text": ["salt"], "vector": [[0.0, 0.0, 1.0]]})
     both = Retriever({"words": BM25().index(TEXTS), "vectors": index}, recipe_of(["words", "vectors"]))
     assert both.search(frame, k=1)["docid"].to_list() == ["2"]
@@ -437,7 +462,15 @@ def test_dense_takes_functions_models_and_vectors(name: str) -> None:
     ):
         with raises(code):
             searched.search(queries)
-    for unusable, code in ((3, "not-an-encoder"), (np.eye(2), "number-of-values"), (len, "encoder-output")):
+    unusable: Any
+    for unusable, code in (
+        (3, "not-an-encoder"),
+        (Model, "not-an-encoder"),
+        (np.eye(2), "number-of-values"),
+        (len, "encoder-output"),
+        (lambda texts: np.ones((len(texts), 2)) * 1j, "encoder-output"),
+        (lambda texts: torch.ones(len(texts), 2, device="meta"), "encoder-output"),
+    ):
         with raises(code):
             Dense(unusable).index(TEXTS)
 
@@ -493,8 +526,11 @@ def enumerate_texts() -> list[tuple[str, str]]:
 
 
 def test_no_documents_and_no_queries_have_no_hits() -> None:
-    index = BM25().index([])
-    assert len(index.search("salt")) == len(BM25().index(TEXTS).search([])) == 0
+    for none in ([], {}, pl.DataFrame({"docid": [], "text": []})):
+        index, dense = BM25().index(none), Dense(lengths).index(none)
+        for empty in (index, dense, Retriever([index, dense])):
+            assert len(empty.search("salt")) == len(empty.documents) == 0
+    assert len(BM25().index(TEXTS).search([])) == 0
 
 
 @pytest.mark.parametrize(
@@ -520,7 +556,41 @@ def test_unusable_calls_are_refused() -> None:
         with pytest.raises(InputError) as caught:
             index.search(queries, k)
         assert caught.value.code == code
-    for options, code in (({"fields": ["body"]}, "no-such-column"), ({"fields": ["a=b"]}, "invalid-field")):
+    assert BM25(fields="text").index(TEXTS).search("salt")["docid"].to_list()  # type: ignore[arg-type]
+    wrong = {"k1": "a", "b": 2}.items()
+    for options, code in (
+        ({"fields": ["body"]}, "no-such-column"),
+        ({"fields": ["a=b"]}, "invalid-field"),
+        *(({name: value}, "out-of-range") for name, value in wrong),
+    ):
         with pytest.raises(HybridError) as refused:
             BM25(**options).index(TEXTS)  # type: ignore[arg-type]
         assert refused.value.code == code
+    calls: list[tuple[Any, str]] = [
+        (lambda: index.expanded(fb_docs=0), "out-of-range"),
+        (lambda: index.search("salt", filter=pl.col("year") > 1), "other-type"),  # type: ignore[arg-type]
+        (lambda: index.score([("0", "0")], "salt"), "not-a-table"),  # type: ignore[arg-type]
+        (lambda: Retriever(index), "other-type"),  # type: ignore[arg-type]
+        (lambda: Retriever({"bm25": BM25()}), "other-type"),  # type: ignore[dict-item]
+        (lambda: open_collection({"a": "salt"}), "other-type"),  # type: ignore[arg-type]
+        (lambda: qrels_table([(None, "a", 1)]), "missing-value"),
+    ]
+    for call, code in calls:
+        with raises(code):
+            call()
+
+
+def test_indexes_show_themselves_in_a_line() -> None:
+    bm25, dense = BM25().index(TEXTS), Dense(lengths).index(TEXTS)
+    for index in (bm25, dense, bm25.expanded(), Retriever([bm25, dense])):
+        assert type(index).__name__ in repr(index)
+        assert f"{len(TEXTS)} documents" in repr(index)
+        assert "\n" not in repr(index)
+
+
+def test_pairs_are_scored_and_dates_filtered() -> None:
+    index = BM25().index([{"docid": "a", "text": "salt", "day": date(2024, 5, 1)}, {"docid": "b", "text": "sea"}])
+    hits = index.search("salt", filter="day > '2024'")
+    pairs = hits.select("qid", "docid")
+    assert index.score(pairs, ["salt"]).to_list() == index.score(pairs, "salt").to_list() == hits["score"].to_list()
+    assert index.explain(["salt"], "a")["score"].to_list() == hits["score"].to_list()  # type: ignore[arg-type]

@@ -18,12 +18,15 @@ from IPython.core.interactiveshell import InteractiveShell
 from sparse_models import write_checkpoint
 from test_architecture import shell_lines
 
+from hybrid_cli import plugins
 from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
+from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.stages.search import search
+from hybrid_cli.training.options import LOSSES
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = """#!/usr/bin/env bash
@@ -98,15 +101,25 @@ def test_own_collection_runs(tmp_path: Path) -> None:
     assert "salt" in printed.splitlines()[-1] or "Table salt" in printed
 
 
-def test_the_notebook_runs(workdir: Path) -> None:
+def test_the_notebook_runs(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = json.loads((ROOT / "examples" / "compare.ipynb").read_text("utf-8"))["cells"]
     shell: Any = InteractiveShell()  # type: ignore[no-untyped-call]
     results = [shell.run_cell("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code"]
+    LOSSES.remove(plugins.Origin("__main__"))
     for result in results:
         result.raise_error()
-    shown = [str(result.result) for result in results if result.result is not None]
-    assert any("Control" in text or "control" in text for text in shown[:3])
-    assert any("MRR@10" in text for text in shown)
+    shown = [result.result for result in results if result.result is not None]
+    texts = [repr(value) for value in shown]
+    assert sum("strip_control" in text for text in texts) >= 4  # searches by text, vector, filter and retriever
+    assert sum("<table>" in value._repr_html_() for value in shown if isinstance(value, Summary)) == 4
+    charts = [value._repr_mimebundle_() for value in shown if hasattr(value, "_repr_mimebundle_")]
+    assert len(charts) == 2
+    assert all("vega" in str(list(bundle[0] if isinstance(bundle, tuple) else bundle)) for bundle in charts)
+    (tuned,) = [text for text in texts if text.startswith("Retriever(")]
+    assert "20 judged queries" in tuned
+    assert "\n" not in tuned
+    printed = capsys.readouterr().out
+    assert printed.count(r"\begin{table}") == printed.count(r"\label{tab:own-loss}") == 1
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/python.md"])

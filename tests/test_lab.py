@@ -202,6 +202,8 @@ def test_other_bad_input_is_refused(bm25: Any, tiny: Path) -> None:
             compare({"bm25": bm25}, data, **MRR)
     with raises("other-type", option="data"):
         compare({"bm25": bm25}, DATA, "test", **MRR)
+    with raises("no-such-option"):
+        over_seeds([compare({"bm25": bm25}, DATA, **MRR)], baselin="bm25")
     with raises("invalid-depth"):
         compare({"bm25": bm25}, DATA, k=0, **MRR)
     with raises("invalid-name", option="names"):

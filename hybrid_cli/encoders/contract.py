@@ -36,6 +36,7 @@ from hybrid_cli.inputs.json_values import (
     value_in_words,
 )
 from hybrid_cli.plugins import Lazy, Registry
+from hybrid_cli.runs.given import numbers_of
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, LIBRARY_CONFIG, MODULES, RERANKER
 
 if TYPE_CHECKING:
@@ -130,10 +131,9 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         if not len(texts[0]):
             return np.empty((0, self.dim), np.float32)
         made, name = function(self, *lists, **more), f"{type(self).__name__}.{function.__name__}"
-        made = made.detach().float().cpu().numpy() if hasattr(made, "detach") else made
         try:
-            vectors = np.asarray(made, np.float32)
-        except (TypeError, ValueError) as error:
+            vectors = numbers_of(made)
+        except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"{name}: returns no matrix of numbers ({error})", code="encoder-output") from None
         if type(self).dim is Encoder.dim and vectors.ndim == 2:
             vars(self).setdefault("dim", vectors.shape[1])

@@ -323,7 +323,7 @@ def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     for measure in wanted:
         if compute := FAMILIES[measure.family].compute:
             with plugins.calling("measures", measure.family):
-                values = judged.group_by("qid").agg(value=compute(measure))
+                values = judged.group_by("qid").agg(value=compute(measure).cast(pl.Float64))
             columns[measure] = qids.to_frame().join(values, on="qid", how="left", maintain_order="left")["value"]
     frames = [pl.DataFrame({"qid": qids, "value": columns[measure]}) for measure in wanted]
     named = [
@@ -666,6 +666,8 @@ def qrels_table(qrels: QrelsLike) -> pl.DataFrame:
         raise InputError(f"{name}: a grade is not a whole number of 32 bits", code="grade-not-a-number") from None
     if whole.is_null().any() or (whole.cast(pl.Float64) != table["relevance"].cast(pl.Float64)).any():
         raise InputError(f"{name}: a grade is not a whole number of 32 bits", code="grade-not-a-number")
+    if table.select("qid", "docid").null_count().sum_horizontal()[0]:
+        raise InputError(f"{name}: a judgment has no qid or docid", code="missing-value")
     table = table.with_columns(whole).unique(maintain_order=True)
     if table.is_empty():
         raise InputError(f"{name}: no judgments", code="no-judgments")

@@ -87,7 +87,7 @@ class IndexInfo:
         return is_binary(self.factory)
 
 
-@dataclass
+@dataclass(repr=False)
 class DenseIndex(Index):
     """A dense index, on disk or in memory: search it, or score pairs exactly.
 
@@ -218,6 +218,8 @@ class DenseIndex(Index):
             InputError: the length of the vectors differs from the index's.
         """
         blocks = [Hits.none(0)]
+        if not len(self.docids):
+            return Hits.none(len(prepared))
         for scores, rows in self._blocks_of_hits(prepared, k):
             counts = (rows >= 0).sum(1)  # FAISS pads short lists with -1
             best = np.argsort(np.where(rows >= 0, -scores, np.inf), axis=1, kind="stable")

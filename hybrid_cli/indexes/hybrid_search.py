@@ -33,7 +33,7 @@ _KEYS = 1 << 23  # bounds the memory for many hits
 Prepared: TypeAlias = tuple[Sequence[Vectors], keyed.Bags | None]  # [Q, d] of each dense index
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HybridIndex(Index):
     """Indexes of one corpus, searched by the weighted sum of their scores.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.runs.index import Hits
 
@@ -31,6 +32,10 @@ class Rm3:
     fb_terms: int
     fb_docs: int
     original_query_weight: float
+
+    def __post_init__(self) -> None:
+        if min(self.fb_terms, self.fb_docs) < 1 or not 0 <= self.original_query_weight <= 1:
+            raise InputError("RM3: needs fb_terms and fb_docs >= 1, fb_weight from 0 to 1", code="out-of-range")
 
 
 def expands(term: str, df: int, documents: int) -> bool:

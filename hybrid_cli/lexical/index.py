@@ -29,6 +29,7 @@ from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.lexical.options import FB_DOCS, FB_TERMS, FB_WEIGHT, BM25Options
 from hybrid_cli.memory import cpu_count
+from hybrid_cli.runs.given import queries_table
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
@@ -324,7 +325,7 @@ class LexicalIndex(Index):
 
     def explain(self, query: str, docid: str) -> pl.DataFrame:
         """Return term, boost (in the query) and score of each term of a query; see `Index`."""
-        bag = self.bags([query])
+        bag = self.bags(queries_table(query)["text"].to_list())
         alone = Bags(np.arange(len(bag.terms) + 1), bag.terms, bag.boosts)
         row = self.documents.rows(pl.Series([docid]))
         scores = self.scores(alone, np.arange(len(alone)), np.repeat(row, len(alone)))
@@ -371,7 +372,7 @@ class LexicalIndex(Index):
         return FirstHits(self._shared.feedback, weighted, hits)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExpandedQueries(Index):
     """An index of BM25 whose queries are expanded by RM3.
 

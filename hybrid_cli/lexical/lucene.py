@@ -196,7 +196,7 @@ def _reader(folder: Path) -> Any:
         raise HybridError(problem, code="damaged", path=folder) from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LuceneIndex(Index):
     """The Lucene index of a lexical index, with queries expanded by Anserini's RM3 if `rm3` is set.
 

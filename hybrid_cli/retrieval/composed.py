@@ -19,7 +19,7 @@ from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
 _FIRST = 4  # passages that are searched for each document at first
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Grouped(Index):
     """An index of passages whose hits are documents.
 
@@ -102,7 +102,7 @@ class Grouped(Index):
         return each.group_by("pair", maintain_order=True).agg(groups.SCORES[self.rule])["score"].to_numpy()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShardedIndex(Index):
     """Shards of one index, lexical or dense.
 

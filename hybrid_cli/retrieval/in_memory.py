@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
 from hybrid_cli.collections.collection import Collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.options import BM25Options, field_weight
+from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.runs.given import DocumentsLike, as_array, documents_table
 from hybrid_cli.runs.index import Allowed, Known
 
@@ -49,6 +50,14 @@ class BM25(BM25Options):
         >>> index.search("salt water", k=5)["docid"].to_list()
         ['a']
     """
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        if isinstance(self.fields, str):
+            vars(self)["fields"] = (self.fields,)
+        for name, most in (("k1", MAX_K1), ("b", 1)):
+            if not isinstance(value := getattr(self, name), Real) or not 0 <= value <= most:
+                raise InputError(f"{name} {value}: needs a number from 0 to {most}", code="out-of-range", option=name)
 
     def index(self, documents: DocumentsLike) -> LexicalIndex:
         """Analyze documents and return their index; documents without a term of the query are no hits.
@@ -117,7 +126,7 @@ class Dense:
         from hybrid_cli.indexes.dense import DenseIndex
 
         table = documents_table(documents)
-        if hasattr(self.encoder, "shape"):
+        if hasattr(self.encoder, "shape") or isinstance(self.encoder, list):
             vectors, encode = as_array(self.encoder, "the vectors"), None
             if vectors.ndim != 2 or len(vectors) != len(table):
                 problem = f"the vectors: the shape {list(vectors.shape)} for {len(table):,} documents"
@@ -141,14 +150,14 @@ def _encoder(model: Any) -> Encoder:
     Raises:
         InputError: something else.
     """
-    if hasattr(model, "encode_queries"):
+    if hasattr(model, "encode_queries") and not isinstance(model, type):
         return cast("Encoder", model)
     if isinstance(model, str | os.PathLike):
         from hybrid_cli.encoders.models import open_encoder
 
         return open_encoder(os.fspath(model))
     of_both = getattr(model, "encode", model)  # sentence-transformers
-    if not callable(of_both):
+    if not callable(of_both) or isinstance(model, type):
         problem = f"Dense: {type(model).__name__} is no encoder, model or function from texts to vectors"
         raise InputError(problem, code="not-an-encoder")
     from hybrid_cli.encoders.contract import FunctionEncoder

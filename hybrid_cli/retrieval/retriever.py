@@ -160,6 +160,10 @@ class Retriever(Index):
         Raises:
             InputError: no index, or another number of weights.
         """
+        listed = list(sides.values()) if isinstance(sides, Mapping) else sides
+        if not isinstance(listed, list | tuple) or not all(isinstance(side, Index) for side in listed):
+            problem = "Retriever: needs a list or a dictionary of indexes, such as [BM25().index(texts), dense]"
+            raise InputError(problem, code="other-type")
         named = sides if isinstance(sides, Mapping) else _named(sides)
         if recipe is None:
             recipe, default = _untuned(named)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ def frame_of(table: Any, name: str, value: str = "") -> pl.DataFrame:
         return table
     if hasattr(table, "columns") and hasattr(table, "to_dict"):  # pandas, which need not be installed
         return table_of(table.to_dict("list"), name)
+    if value and hasattr(table, "to_dict"):  # ranx
+        return of_dictionary(table.to_dict(), value, name)
     if value and isinstance(table, Iterable) and not isinstance(table, str | bytes):
         rows = [row._asdict() if hasattr(row, "_asdict") else row for row in table]
         if all(isinstance(row, tuple | list) and len(row) == 3 for row in rows):
@@ -168,10 +170,14 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
     """
     if isinstance(queries, str):
         return pl.DataFrame({"qid": ["0"], "text": [query_text(queries)]})
-    if isinstance(queries, np.ndarray) or hasattr(queries, "detach"):
-        vectors = np.atleast_2d(as_array(queries, "the queries"))
-        return pl.DataFrame({"qid": [str(number) for number in range(len(vectors))], "text": "", "vector": vectors})
+    qids, vectors = (list(queries), list(queries.values())) if isinstance(queries, Mapping) else (None, queries)
+    first = vectors[0] if isinstance(vectors, list) and vectors else vectors
+    if isinstance(first, np.ndarray) or hasattr(first, "detach"):
+        array = np.atleast_2d(as_array(vectors, "the queries"))
+        return pl.DataFrame({"qid": [str(qid) for qid in qids or range(len(array))], "text": "", "vector": array})
     queries = queries.queries_iter() if hasattr(queries, "queries_iter") else queries
+    if "vector" in getattr(queries, "columns", ()) and not {"text", "query"} & set(queries.columns):
+        queries = frame_of(queries, "the queries").with_columns(text=pl.lit(""))
     table = _table(queries, "qid", QIDS, "the queries")
     if "vector" in table.columns:
         table = table.with_columns(vector=np.atleast_2d(as_array(table["vector"].to_list(), "the queries")))
@@ -185,6 +191,22 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
     return table.with_columns(pl.col("text").str.replace_all(_CONTROLS.pattern, " "))
 
 
+def numbers_of(values: Any) -> np.ndarray:
+    """Return the numbers of an array, a tensor on any device and of any type, or a list of them, float32.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: no real numbers, or lists of different lengths.
+    """
+    if isinstance(values, list | tuple | Iterator):
+        values = [numbers_of(value) if hasattr(value, "detach") else value for value in values]
+    elif hasattr(values, "detach"):
+        values = values.detach().to_dense().cpu()
+        values = (values if values.is_complex() else values.float()).numpy()
+    if np.iscomplexobj(values):
+        raise TypeError("complex numbers")
+    return np.asarray(values, np.float32)
+
+
 def as_array(values: Any, name: str) -> np.ndarray:
     """Return vectors of an array or a tensor, on any device and of any type of numbers, float32.
 
@@ -195,10 +217,9 @@ def as_array(values: Any, name: str) -> np.ndarray:
     Raises:
         InputError: no numbers, or one that is not finite.
     """
-    values = values.detach().float().cpu().numpy() if hasattr(values, "detach") else values
     try:
-        array = np.asarray(values, np.float32)
-    except (TypeError, ValueError):
+        array = numbers_of(values)
+    except (TypeError, ValueError, RuntimeError):
         raise InputError(f"{name}: no vectors of numbers", code="other-type") from None
     if array.ndim not in (1, 2) or not np.isfinite(array).all():
         problem = f"{name}: an array of the shape {list(array.shape)} is no matrix of finite numbers"
@@ -219,10 +240,13 @@ def checked_depth(k: int) -> int:
 
 def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFrame:
     """Return a table with the columns `key` and `text`, both texts."""
+    if isinstance(given, Mapping) and given and all(isinstance(row, Mapping) for row in given.values()):  # of BEIR
+        given = [{key: id, **row} for id, row in given.items()]
     if isinstance(given, Mapping):
         frame = table_of({key: list(given), "text": list(given.values())}, name)
-    elif isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"{name}: {given!r} is no list; pass texts, texts by id, or a data frame", code="not-a-list")
+    elif isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        of = repr(given) if isinstance(given, str) else type(given).__name__
+        raise InputError(f"{name}: {of} is no list; pass texts, texts by id, or a data frame", code="not-a-list")
     elif isinstance(given, pl.DataFrame) or hasattr(given, "columns"):
         frame = frame_of(given, name)
     else:
@@ -237,11 +261,13 @@ def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFram
         problem = f"{name}: no column {'text' if usual else key} (columns: {had})"
         raise InputError(problem, code="no-such-column")
     frame = frame.rename({column: new for column, new in ((usual, key), (text, "text")) if column != new})
-    if (not frame[key].dtype.is_integer() and frame[key].dtype != pl.String) or frame[key].null_count():
+    kind = frame[key].dtype
+    if not (kind.is_integer() or kind == pl.String or frame.is_empty()) or frame[key].null_count():
         raise InputError(f"{name}: an id is no text or whole number", code="other-type")
     for column in {"title", "text"} & set(frame.columns):
         if frame[column].dtype not in (pl.String, pl.Null):
             raise InputError(f"{name}: {column} is {frame[column].dtype}, no text", code="other-type", column=column)
+    frame = frame.with_columns((cs.temporal() - cs.duration()).dt.to_string("iso:strict"))
     others = (cs.string() | cs.numeric() | cs.boolean() | cs.by_name("vector", require_all=False)) - cs.by_name(
         key, "text"
     )
@@ -252,7 +278,7 @@ def _of_list(rows: list[Any], key: str, name: str) -> pl.DataFrame:
     if all(isinstance(row, str) for row in rows):
         numbers = [str(number) for number in range(len(rows))]
         return table_of({key: numbers, "text": rows}, name, {key: pl.String, "text": pl.String})
-    rows = [row._asdict() if hasattr(row, "_asdict") else row for row in rows]
+    rows = [_fields(row) if hasattr(row, "_asdict") else row for row in rows]
     if all(isinstance(row, tuple | list) and len(row) in (2, 3) for row in rows):
         rows = [{key: row[0], "text": row[-1], **({"title": row[1]} if len(row) == 3 else {})} for row in rows]
     if all(isinstance(row, Mapping) for row in rows):
@@ -260,3 +286,9 @@ def _of_list(rows: list[Any], key: str, name: str) -> pl.DataFrame:
         return table_of({column: [row.get(column) for row in rows] for column in columns}, name)
     wrong = next(row for row in rows if not isinstance(row, str))
     raise InputError(f"{name}: {wrong!r} is no text, and no dictionary with {key} and text", code="not-a-text")
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    """Return the fields of a named tuple; topics of TREC in ir_datasets have a `default_text` in place of a text."""
+    values: dict[str, Any] = row._asdict()
+    return values if "text" in values or not hasattr(row, "default_text") else {**values, "text": row.default_text()}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli.errors import InputError
-from hybrid_cli.runs.given import QueriesLike, checked_depth, queries_table
+from hybrid_cli.runs.given import QueriesLike, checked_depth, frame_of, queries_table
 from hybrid_cli.runs.tables import SortedIds, empty, positions, ranks
 
 Rows: TypeAlias = npt.NDArray[np.integer]
@@ -246,6 +246,8 @@ class Index(ABC):
                 have no probabilities.
         """
         k, table = checked_depth(k), queries_table(queries)
+        if filter is not None and not isinstance(filter, str):
+            raise InputError(f"filter: is {type(filter).__name__}; pass a text", code="other-type", option="filter")
         if "vector" in table.columns and self.system != "dense" and (table["text"] == "").any():
             problem = f"the queries: are vectors without a text, which {self.kind} needs; pass a data frame with both"
             raise InputError(problem, code="no-text")
@@ -295,6 +297,9 @@ class Index(ABC):
         asked = queries_table(query)
         return pl.DataFrame({"score": self.score(asked.select("qid", docid=pl.lit(docid)), asked)})
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.documents):,} documents)"
+
     def knowing(self, known: Known) -> Self:
         """Return the index itself, which now knows its documents."""
         vars(self)["known"] = known
@@ -340,17 +345,17 @@ class Index(ABC):
             {"qid": named, "docid": self.documents.ids.gather(hits.rows), "rank": rank, "score": hits.scores, **columns}
         )
 
-    def score(self, pairs: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
+    def score(self, pairs: pl.DataFrame, queries: QueriesLike) -> pl.Series:
         """Return the exact scores of pairs, in the order of `pairs`, float32.
 
         Args:
             pairs: qid, docid.
-            queries: qid, text.
+            queries: see `search`.
 
         Raises:
             InputError: a docid is not in the index, a qid has no text, or the index scores only its hits.
         """
-        return self.scorer(queries)(pairs)
+        return self.scorer(queries_table(queries))(frame_of(pairs, "the pairs"))
 
     def scorer(self, queries: pl.DataFrame) -> Callable[[pl.DataFrame], pl.Series]:
         """Return `score` for queries that are prepared once, when the first pairs are scored."""

@@ -272,7 +272,7 @@ class Live:
             InputError: a document is not in an index.
         """
         columns = [
-            side.score(pairs, queries).alias(f"{name}_score")
+            side.scorer(queries)(pairs).alias(f"{name}_score")
             if self.has_exact_scores
             else pl.Series(f"{name}_score", [None] * len(pairs), pl.Float32)
             for name, side in self.retriever.sides.items()

@@ -149,7 +149,7 @@ def _validator(settings: TrainLambda, index: LexicalIndex | None, encoder: Encod
         queries,
         index.search(queries, DEV_DEPTH),
         partial(collections.texts, settings.collection),
-        score=lambda pairs: index.score(pairs, queries),
+        score=index.scorer(queries),
         negatives=settings.negatives,
     )
     criterion = "dev_MRR" if settings.keep == "best" else None

@@ -191,6 +191,8 @@ def _mined(
 def _dev_examples(data: Any, lexical: LexicalIndex | None, dev: Any) -> DevExamples:
     """Return the examples of a split of a collection, or of queries and judgments."""
     data = _collection(data, "dev")
+    if not (isinstance(dev, str) or (isinstance(dev, tuple | list) and len(dev) == 2)):
+        raise option_error("dev", type(dev).__name__, "pass a split, or (queries, judgments)", code="other-type")
     examples = _mined(data, lexical, {"split": dev}) if isinstance(dev, str) else _mined(data, lexical, {}, dev)
     return DevExamples(examples, data.path, lexical)
 

@@ -135,5 +135,5 @@ def _terms(index: DenseIndex, encoder: Combination, queries: pl.DataFrame, depth
     sides = [replace(index, encode=partial(lambda vectors, queries: vectors, part)) for part in parts]
     best = [side.table(side.hits(part, depth), queries["qid"]) for side, part in zip(sides, parts, strict=True)]
     pairs = pl.concat(run.select("qid", "docid") for run in best).unique(maintain_order=True)
-    scored = [pairs.with_columns(side.score(pairs, queries).alias("score")) for side in sides]
+    scored = [pairs.with_columns(side.scorer(queries)(pairs).alias("score")) for side in sides]
     return [runs.ranked(frame, len(frame)) for frame in scored]

@@ -449,7 +449,7 @@ class Miner:
         if self.how.relative_margin is None:
             return run, _NO_SCORES
         if index:
-            return run, examples.select("example", index.score(examples, queries).alias("score"))
+            return run, examples.select("example", index.scorer(queries)(examples).alias("score"))
         scored = examples.join(run, on=["qid", "docid"], how="left", maintain_order="left")
         return run, scored.select("example", "score")
 
@@ -517,7 +517,7 @@ class Miner:
             return candidates.with_columns(lexical_score=pl.lit(None, dtype=pl.Float32))
         queries = self.queries.select("qid", "text")
         return candidates.with_columns(
-            self.index.score(candidates.select("qid", "docid"), queries).alias("lexical_score")
+            self.index.scorer(queries)(candidates.select("qid", "docid")).alias("lexical_score")
         )
 
 
