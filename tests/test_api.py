@@ -526,6 +526,7 @@ def enumerate_texts() -> list[tuple[str, str]]:
 
 
 def test_no_documents_and_no_queries_have_no_hits() -> None:
+    none: Any
     for none in ([], {}, pl.DataFrame({"docid": [], "text": []})):
         index, dense = BM25().index(none), Dense(lengths).index(none)
         for empty in (index, dense, Retriever([index, dense])):

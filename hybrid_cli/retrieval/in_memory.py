@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
@@ -56,7 +55,7 @@ class BM25(BM25Options):
         if isinstance(self.fields, str):
             vars(self)["fields"] = (self.fields,)
         for name, most in (("k1", MAX_K1), ("b", 1)):
-            if not isinstance(value := getattr(self, name), Real) or not 0 <= value <= most:
+            if not isinstance(value := getattr(self, name), int | float) or not 0 <= value <= most:
                 raise InputError(f"{name} {value}: needs a number from 0 to {most}", code="out-of-range", option=name)
 
     def index(self, documents: DocumentsLike) -> LexicalIndex:

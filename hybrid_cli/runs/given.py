@@ -176,7 +176,7 @@ def queries_table(queries: QueriesLike) -> pl.DataFrame:
         array = np.atleast_2d(as_array(vectors, "the queries"))
         return pl.DataFrame({"qid": [str(qid) for qid in qids or range(len(array))], "text": "", "vector": array})
     queries = queries.queries_iter() if hasattr(queries, "queries_iter") else queries
-    if "vector" in getattr(queries, "columns", ()) and not {"text", "query"} & set(queries.columns):
+    if "vector" in (names := set(getattr(queries, "columns", ()))) and not {"text", "query"} & names:
         queries = frame_of(queries, "the queries").with_columns(text=pl.lit(""))
     table = _table(queries, "qid", QIDS, "the queries")
     if "vector" in table.columns:

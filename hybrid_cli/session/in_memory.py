@@ -171,7 +171,7 @@ def _examples(data: Any, lexical: LexicalIndex | None, options: Mapping[str, Any
 
 
 def _mined(
-    data: Collection, lexical: LexicalIndex | None, options: Mapping[str, Any], judged: tuple[Any, Any] | None = None
+    data: Collection, lexical: LexicalIndex | None, options: Mapping[str, Any], judged: Sequence[Any] | None = None
 ) -> Examples:
     """Mine the examples of a split, or of queries and judgments, by BM25 if there is an index, else at random."""
     defaults: dict[str, Any] = {"sources": [RANDOM]} if lexical is None else {"index": _OBJECT}
