@@ -20,7 +20,6 @@ from test_architecture import shell_lines
 
 from hybrid_cli import plugins
 from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
-from hybrid_cli.reporting.summary import Summary
 from hybrid_cli.stages.compose import compose
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -109,12 +108,13 @@ def test_the_notebook_runs(workdir: Path, capsys: pytest.CaptureFixture[str]) ->
     for result in results:
         result.raise_error()
     shown = [result.result for result in results if result.result is not None]
-    texts = [repr(value) for value in shown]
-    assert sum("strip_control" in text for text in texts) >= 4  # searches by text, vector, filter and retriever
-    assert sum("<table>" in value._repr_html_() for value in shown if isinstance(value, Summary)) == 4
-    charts = [value._repr_mimebundle_() for value in shown if hasattr(value, "_repr_mimebundle_")]
-    assert len(charts) == 2
-    assert all("vega" in str(list(bundle[0] if isinstance(bundle, tuple) else bundle)) for bundle in charts)
+    shows = [shell.display_formatter.format(value)[0] for value in shown]
+    texts = [show.get("text/plain", "") for show in shows]
+    searches = [value for value in shown if isinstance(value, pl.DataFrame) and "docid" in value.columns]
+    assert len(searches) == 4  # by text, with a filter, by vector, of the retriever
+    assert sum("rich.control.strip_control_codes" in hits["docid"] for hits in searches) >= 3
+    assert sum("<table>" in show["text/html"] for show in shows if "caption" in show.get("text/html", "")) == 4
+    assert sum(any("vegalite" in kind for kind in show) for show in shows) == 2
     (tuned,) = [text for text in texts if text.startswith("Retriever(")]
     assert "20 judged queries" in tuned
     assert "\n" not in tuned
