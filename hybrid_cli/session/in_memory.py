@@ -37,8 +37,7 @@ _OF_FILES = {"output", "overwrite", "limits", "track", "keep_epochs", "training_
 _OBJECT = "an object"  # value of an option in whose place there is an object
 _ENCODES = "encode_queries"
 # Options in whose place there may be an object, with its classes, and the attributes of others.
-_TAKES: tuple[tuple[str, Any, tuple[str, ...]], ...]
-_TAKES = ("index", LexicalIndex, ()), ("scorer", Index, (_ENCODES,)), ("teacher", (), (_ENCODES, "input"))
+_TAKES: Any = (("index", LexicalIndex, ()), ("scorer", Index, (_ENCODES,)), ("teacher", (), (_ENCODES, "input")))
 _TRAIN = "train"  # split with the examples, and with the queries whose lengths cropped sentences get
 
 
@@ -81,8 +80,7 @@ def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDen
     if taken := sorted(values.keys() & _OF_FILES):
         raise option_error(taken[0], None, "is of the command; omit it", code="option-does-not-apply")
     more = {name: values.pop(name) for name in of_source if name in values}
-    if isinstance(data, Collection) and "seed" in values:
-        more["seed"] = values["seed"]
+    more |= {"seed": values["seed"]} if isinstance(data, Collection) and "seed" in values else {}
     given = _objects(values)
     lexical, dev = given.get("index"), values.get("dev")
     values |= {} if model == MODEL else {"model": str(model)}
@@ -118,8 +116,7 @@ def _objects(values: dict[str, Any]) -> dict[str, Any]:
         if value is None or isinstance(value, str | Path):
             continue
         if not isinstance(value, kinds) and not any(hasattr(value, name) for name in attributes):
-            what = "an index of BM25" if role == "index" else "an encoder, or an object that the help of train names"
-            raise option_error(role, type(value).__name__, f"needs {what}", code="other-type")
+            raise option_error(role, type(value).__name__, "is of another kind; see help(train)", code="other-type")
         if role == "scorer" and isinstance(value, LexicalIndex):
             given.setdefault("index", value)
             values[role] = BM25
