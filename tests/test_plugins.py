@@ -266,6 +266,7 @@ def test_a_subclass_of_encoder_returns_any_numbers(form: Callable[[list[list[flo
     assert index.search(["moon"], k=2)["docid"].to_list() == ["b", "a"]
     assert index.vectors_of(np.arange(2)).dtype == np.float32
     encoder = Lengths(form)
+    assert isinstance(encoder, Encoder)  # type: ignore[misc]
     assert (encoder.dim, encoder.truncated, encoder.device.type, encoder.describe()) == (
         2,
         0,

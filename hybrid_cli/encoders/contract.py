@@ -40,12 +40,16 @@ from hybrid_cli.runs.given import numbers_of
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, LIBRARY_CONFIG, MODULES, RERANKER
 
 if TYPE_CHECKING:
+    from typing import Protocol as Form  # own encoders have the form of `Encoder`, and are no subclasses
+
     import numpy as np
     import torch
     from torch import Tensor
+else:
+    Form = object
 
 
-class Encoder(Protocol):
+class Encoder(Form):
     """Encoder of texts as vectors whose inner product is the score: base class of your own.
 
     A subclass defines `encode_queries`; all else has a default. It may return arrays, lists, or tensors on any device,
@@ -86,9 +90,6 @@ class Encoder(Protocol):
     else:
         truncated, device = 0, SimpleNamespace(type="cpu")
         dim = cached_property(lambda self: self.encode_queries([""]).shape[1])
-
-    def __init__(self) -> None:
-        """Make an encoder; a subclass need not call it."""
 
     def __init_subclass__(cls) -> None:
         """Check what the functions of a subclass return."""

@@ -78,8 +78,7 @@ def recipe_of(
     chosen = method_name(method)
     missing = missing or METHODS[chosen].missing
     if unknown := [name for name in options or () if name not in [*signature(METHODS[chosen].rule).parameters][3:]]:
-        problem = f"{chosen}: no parameter {unknown[0]} of this method, and no keyword"
-        raise InputError(problem, code="unknown-parameter", name=unknown[0])
+        raise InputError(f"{chosen}: has no parameter {unknown[0]}", code="unknown-parameter", name=unknown[0])
     return FusionRecipe(chosen, _weights(weights, names), missing, normalize, rrf_k, dict(options or {}))
 
 
