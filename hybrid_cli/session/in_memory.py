@@ -35,9 +35,12 @@ from hybrid_cli.training.options import BM25, RANDOM, SCORER_WEIGHT
 METHODS: dict[str, Any] = {kind.command: kind for kind in (TrainDense, DistillLite, TrainLambda)}
 _OF_FILES = {"output", "overwrite", "limits", "track", "keep_epochs", "training_examples", "collection", "model"}
 _OBJECT = "an object"  # value of an option in whose place there is an object
-_ENCODES = "encode_queries"
 # Options in whose place there may be an object, with its classes, and the attributes of others.
-_TAKES: Any = (("index", LexicalIndex, ()), ("scorer", Index, (_ENCODES,)), ("teacher", (), (_ENCODES, "input")))
+_TAKES: Any = (
+    ("index", LexicalIndex, ""),
+    ("scorer", Index, "encode_queries"),
+    ("teacher", (), "encode_queries input"),
+)
 _TRAIN = "train"  # split with the examples, and with the queries whose lengths cropped sentences get
 
 
@@ -115,7 +118,7 @@ def _objects(values: dict[str, Any]) -> dict[str, Any]:
         value = open_bm25(Path(value)) if role == "index" and isinstance(value, str | Path) else value
         if value is None or isinstance(value, str | Path):
             continue
-        if not isinstance(value, kinds) and not any(hasattr(value, name) for name in attributes):
+        if not isinstance(value, kinds) and not any(hasattr(value, name) for name in attributes.split()):
             raise option_error(role, type(value).__name__, "is of another kind; see help(train)", code="other-type")
         if role == "scorer" and isinstance(value, LexicalIndex):
             given.setdefault("index", value)
