@@ -35,12 +35,7 @@ from hybrid_cli.training.options import BM25, RANDOM, SCORER_WEIGHT
 METHODS: dict[str, Any] = {kind.command: kind for kind in (TrainDense, DistillLite, TrainLambda)}
 _OF_FILES = {"output", "overwrite", "limits", "track", "keep_epochs", "training_examples", "collection", "model"}
 _OBJECT = "an object"  # value of an option in whose place there is an object
-# Options in whose place there may be an object, with its classes, and the attributes of others.
-_TAKES: Any = (
-    ("index", LexicalIndex, ""),
-    ("scorer", Index, "encode_queries"),
-    ("teacher", (), "encode_queries input"),
-)
+_TAKES: dict[str, Any] = {"index": LexicalIndex, "scorer": Index, "teacher": ()}  # classes of objects, or encoders
 _TRAIN = "train"  # split with the examples, and with the queries whose lengths cropped sentences get
 
 
@@ -113,12 +108,13 @@ def _objects(values: dict[str, Any]) -> dict[str, Any]:
     callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
     values["callback"] = [name for name in callbacks if isinstance(name, str)]
     given: dict[str, Any] = {"callback": [one for one in callbacks if not isinstance(one, str)]}
-    for role, kinds, attributes in _TAKES:
+    for role, kinds in _TAKES.items():
         value = values.get(role)
         value = open_bm25(Path(value)) if role == "index" and isinstance(value, str | Path) else value
         if value is None or isinstance(value, str | Path):
             continue
-        if not isinstance(value, kinds) and not any(hasattr(value, name) for name in attributes.split()):
+        attributes = {"index": (), "teacher": ("encode_queries", "input")}.get(role, ("encode_queries",))
+        if not isinstance(value, kinds) and not any(hasattr(value, name) for name in attributes):
             raise option_error(role, type(value).__name__, "is of another kind; see help(train)", code="other-type")
         if role == "scorer" and isinstance(value, LexicalIndex):
             given.setdefault("index", value)
