@@ -25,7 +25,7 @@ VALUES = FILES | {"collection": "tiny", "split": "test", "index": ["bm25", "dens
 VALUES |= {"machine": "tiny/qrels.test.parquet", "residual_qrels": "tiny/qrels.train.parquet", "baseline": ["bm25"]}
 VALUES |= {"complement": ["bm25", "dense"], "overlap_with": "bm25", "roc_against": "bm25", "filter": "docid = 'salt'"}
 OMITTED = {"limits", "overwrite", "output", "seed", "threads", "device", "interactive", "ray_address", "ray_workers"}
-OMITTED |= {"faiss_device", "model", "folds"}
+OMITTED |= {"faiss_device", "model", "folds", "method_options"}  # no rule of ours has parameters
 
 
 def options_of(kind: type[Settings]) -> dict[str, Sequence[Any]]:
