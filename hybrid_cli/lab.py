@@ -141,7 +141,7 @@ def complementarity(
     """
     one, other = (getattr(system, "system", None) for system in (first, second))
     pair = names or ((one, other) if one and other and one != other else ("first", "second"))
-    if len(set(pair)) != 2:
+    if isinstance(pair, str) or len(set(pair)) != 2:
         raise InputError("names: needs two different names", code="invalid-name", option="names")
     with _on_disk(dict(zip(pair, (first, second), strict=True)), data, split, k) as (inputs, chosen):
         measured = evaluate(inputs, split=chosen, measure=[f"Success@{k}"], relevance_level=relevance_level)
