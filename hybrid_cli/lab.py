@@ -17,9 +17,10 @@ from hybrid_cli import storage
 from hybrid_cli.api import open_collection
 from hybrid_cli.artifacts import Manifest
 from hybrid_cli.collections.collection import Collection, qrels_path, read_qrels
-from hybrid_cli.commands import Evaluate, PrepareFiles
+from hybrid_cli.commands import Evaluate, PrepareFiles, TrainDense
 from hybrid_cli.commands.common import HITS
-from hybrid_cli.errors import InputError
+from hybrid_cli.encoders.options import MODEL
+from hybrid_cli.errors import InputError, require_packages
 from hybrid_cli.evaluation.complementarity import Sets, sets
 from hybrid_cli.evaluation.measures import qrels_table
 from hybrid_cli.evaluation.options import LEVEL, MEASURES
@@ -42,6 +43,8 @@ from hybrid_cli.storage import SCHEMAS, Kind, disk
 
 if TYPE_CHECKING:
     import altair as alt
+
+    from hybrid_cli.encoders.contract import Encoder
 
 DataLike = str | os.PathLike[str] | Collection | tuple[Any, Any] | Any  # Any: as a collection
 SystemLike = Index | RunLike
@@ -191,6 +194,40 @@ def over_seeds(results: Sequence[Summary], **options: Any) -> Summary:
     pair = results[0].names if isinstance(results[0], Complementarity) else ()
     against = pair[::-1] or [name for name in [settings.roc_against] if name]
     return Summary.of_study(studies.over_results([result.values for result in results], settings, against, not pair))
+
+
+def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDense.command, **options: Any) -> Encoder:
+    """Train an encoder in memory, and return it; the weights are those of the command on the same examples.
+
+    Args:
+        model: start model: minilm by default, a folder, or a Hugging Face id.
+        data: a collection (`open_collection`), whose negatives are mined, or whose labels are made, in the call;
+            examples: dictionaries with `query`, `positive` and `negatives` (a list), texts or dictionaries with `text`
+            and maybe `title`, `docid` and `teacher_score`; or the path of training examples.
+        method: `train-dense` by default, `distill-lite` or `train-lambda`.
+        options: options of the command of this name, such as `loss`, `steps`, `seed` and `dtype`; of a collection also
+            those of `mine-negatives` or `label`, such as `split` ("train" by default), `sources` or `max_queries`.
+            `index` may be an index of BM25 in memory, `scorer` also an encoder or another index,
+            `teacher` an encoder or a reranker, `callback` one or several objects of `Callback`, and `dev` a split, or
+            queries and judgments.
+
+    Returns:
+        The trained encoder.
+
+    Raises:
+        InputError: unusable data, model or options, or a loss without its inputs.
+
+    Example:
+        >>> from hybrid_cli import train
+        >>> examples = [{"query": "wrap a cell", "positive": "Wrap text in a cell.", "negatives": ["Render a bar."]}]
+        >>> trained = train("minilm", examples, steps=1, batch_size=1)
+        >>> trained.encode_queries(["progress"]).shape
+        (1, 384)
+    """
+    with require_packages():
+        from hybrid_cli.session.in_memory import train as trained
+
+    return trained(model, data, method, options)
 
 
 def save(index: Index, path: str | os.PathLike[str]) -> Path:

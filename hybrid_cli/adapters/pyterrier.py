@@ -13,7 +13,6 @@ from hybrid_cli.runs.given import frame_of
 from hybrid_cli.runs.index import Index
 
 with require_packages():
-    import pandas as pd
     import pyterrier
 
 
@@ -38,8 +37,8 @@ class HybridRetriever(pyterrier.Transformer):  # type: ignore[misc]  # mypy does
         self._index = index if isinstance(index, Index) else open_retriever(index)
         self._k, self._filter = k, filter
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Return the hits of queries; see the class."""
+    def transform(self, inp: Any) -> Any:
+        """Return the hits of queries, a data frame of pandas as theirs; see the class."""
         asked = frame_of(inp, "the queries").with_columns(pl.col("qid").cast(pl.String))
         hits = self._index.search(asked.select("qid", "query"), self._k, self._filter)
         further = {name: hits[name].to_list() for name in ("title", "text") if name in hits.columns}
@@ -47,5 +46,5 @@ class HybridRetriever(pyterrier.Transformer):  # type: ignore[misc]  # mypy does
             "qid", "docid", docno="docid", rank=pl.col("rank") - 1, score=pl.col("score").cast(pl.Float64)
         )
         columns: dict[str, Any] = named.to_dict(as_series=False) | further
-        found = pd.DataFrame(columns)
+        found = type(inp)(columns)  # of pandas
         return found.merge(inp.assign(qid=inp["qid"].astype(str)).drop_duplicates("qid"), on="qid", how="left")

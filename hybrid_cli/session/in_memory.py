@@ -39,34 +39,8 @@ _TAKES: dict[str, Any] = {"index": LexicalIndex, "scorer": Index, "teacher": ()}
 _TRAIN = "train"  # split with the examples, and with the queries whose lengths cropped sentences get
 
 
-def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDense.command, **options: Any) -> Encoder:
-    """Train an encoder in memory, and return it; the weights are those of the command on the same examples.
-
-    Args:
-        model: start model: minilm by default, a folder, or a Hugging Face id.
-        data: a collection (`open_collection`), whose negatives are mined, or whose labels are made, in the call;
-            examples: dictionaries with `query`, `positive` and `negatives` (a list), texts or dictionaries with `text`
-            and maybe `title`, `docid` and `teacher_score`; or the path of training examples.
-        method: `train-dense` by default, `distill-lite` or `train-lambda`.
-        options: options of the command of this name, such as `loss`, `steps`, `seed` and `dtype`; of a collection also
-            those of `mine-negatives` or `label`, such as `split` ("train" by default), `sources` or `max_queries`.
-            `index` may be an index of BM25 in memory, `scorer` also an encoder or another index,
-            `teacher` an encoder or a reranker, `callback` one or several objects of `Callback`, and `dev` a split, or
-            queries and judgments.
-
-    Returns:
-        The trained encoder.
-
-    Raises:
-        InputError: unusable data, model or options, or a loss without its inputs.
-
-    Example:
-        >>> from hybrid_cli import train
-        >>> examples = [{"query": "wrap a cell", "positive": "Wrap text in a cell.", "negatives": ["Render a bar."]}]
-        >>> trained = train("minilm", examples, steps=1, batch_size=1)
-        >>> trained.encode_queries(["progress"]).shape
-        (1, 384)
-    """
+def train(model: str | Path, data: Any, method: str, options: Mapping[str, Any]) -> Encoder:
+    """Train an encoder; see `hybrid_cli.train`."""
     if method not in METHODS:
         raise InputError(f"method {method}: choices: {', '.join(METHODS)}", code="unknown-choice", value=method)
     if not isinstance(model, str | Path):
