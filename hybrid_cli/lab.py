@@ -303,12 +303,13 @@ def _on_disk(
 ) -> Iterator[tuple[list[str], str | None]]:
     """Yield the inputs of `evaluate` and the split; errors name the systems, not their files."""
     if not isinstance(systems, Mapping) or not systems or not all(name and "=" not in str(name) for name in systems):
-        raise InputError("systems: needs a dictionary of names, without `=`, and systems", code="invalid-name")
+        problem = "systems: needs a dictionary of names, without `=`, and systems"
+        raise InputError(problem, code="invalid-name", system="systems")
     data = open_collection(data) if isinstance(data, str | os.PathLike) else data
     data = (data, data) if hasattr(data, "qrels_iter") else data  # of ir_datasets
     with tempfile.TemporaryDirectory() as folder:
         files = {f"{folder}/{number}.parquet": str(name) for number, name in enumerate(systems)}
-        inputs, chosen = [f"{folder}/qrels.parquet"], None
+        inputs, chosen, name = [f"{folder}/qrels.parquet"], None, "systems"
         if isinstance(data, Collection):
             inputs, chosen = [str(data.path)], split
         elif hasattr(data, "qrels") or (isinstance(data, tuple) and len(data) == 2 and split is None):
@@ -332,9 +333,10 @@ def _on_disk(
                 rows = (block.select(SCHEMAS[Kind.RUN].names).to_arrow() for block in hits)
                 storage.write_parquet(Path(file), rows, SCHEMAS[Kind.RUN], Manifest(Kind.RUN, "search", {}, {}))
                 inputs.append(f"{name}={file}")
+            name = "systems"
             yield inputs, chosen
         except InputError as error:
             message, fields = str(error), {key: files.get(str(value), value) for key, value in error.fields.items()}
             for file, name in files.items():
                 message = message.replace(file, name)
-            raise InputError(message, code=error.code, **fields) from None
+            raise InputError(message, code=error.code, **{"system": name, **fields}) from None

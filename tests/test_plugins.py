@@ -291,9 +291,8 @@ def test_a_subclass_of_encoder_returns_any_numbers(form: Callable[[list[list[flo
     ],
 )
 def test_an_encoder_with_other_vectors_is_refused(form: Callable[[Any], Any], fields: dict[str, Any]) -> None:
-    with raises("encoder-output", **fields) as refusal:
+    with raises("encoder-output", encoder="Lengths", **fields):
         Dense(Lengths(form, 2)).index(["salt", "sea water"])
-    assert "Lengths" in str(refusal.value)
 
 
 def test_an_error_of_a_plugin_names_its_file_and_line(folder: Path, tiny_bert: Path) -> None:

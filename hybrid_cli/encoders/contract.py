@@ -131,20 +131,28 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_single_text(*texts)
         if not len(texts[0]):
             return np.empty((0, self.dim), np.float32)
-        made, name = function(self, *lists, **more), f"{type(self).__name__}.{function.__name__}"
+        made, kind = function(self, *lists, **more), type(self).__name__
+        name = f"{kind}.{function.__name__}"
         try:
             vectors = numbers_of(made)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"{name}: returns no matrix of numbers ({error})", code="encoder-output") from None
+            raise InputError(
+                f"{name}: returns no matrix of numbers ({error})", code="encoder-output", encoder=kind
+            ) from None
         if type(self).dim is Encoder.dim and vectors.ndim == 2:
             vars(self).setdefault("dim", vectors.shape[1])
         if vectors.ndim != 2 or vectors.shape != (len(texts[0]), self.dim):  # of no matrix, the length is not known
             length = f" of {self.dim} values" if vectors.ndim == 2 else ""
             problem = f"{name}: returns the shape {list(vectors.shape)} for {len(texts[0])} texts; needs one vector"
-            raise InputError(f"{problem}{length} for each", code="encoder-output", shape=vectors.shape)
+            raise InputError(f"{problem}{length} for each", code="encoder-output", encoder=kind, shape=vectors.shape)
         if not np.isfinite(vectors).all():
             row = int(np.isfinite(vectors).all(axis=1).argmin())
-            raise InputError(f"{name}: returns NaN or infinity for text {row}", code="encoder-output", row=row)
+            raise InputError(
+                f"{name}: returns NaN or infinity for text {row}",
+                code="encoder-output",
+                encoder=type(self).__name__,
+                row=row,
+            )
         return vectors
 
     return encode
