@@ -53,7 +53,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 41574,
+    "code lines": 41_576,
     "files": 281,
     "commands": 38,
     "names of options": 241,

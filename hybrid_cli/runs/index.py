@@ -355,7 +355,9 @@ class Index(ABC):
         Raises:
             InputError: a docid is not in the index, a qid has no text, or the index scores only its hits.
         """
-        return self.scorer(queries_table(queries))(frame_of(pairs, "the pairs"))
+        if not (isinstance(queries, pl.DataFrame) and "qid" in queries.columns):  # stored vectors need no texts
+            queries = queries_table(queries)
+        return self.scorer(queries)(frame_of(pairs, "the pairs"))
 
     def scorer(self, queries: pl.DataFrame) -> Callable[[pl.DataFrame], pl.Series]:
         """Return `score` for queries that are prepared once, when the first pairs are scored."""
