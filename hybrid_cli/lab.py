@@ -203,7 +203,7 @@ def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDen
         model: start model: minilm by default, a folder, or a Hugging Face id.
         data: a collection (`open_collection`), whose negatives are mined, or whose labels are made, in the call;
             examples: dictionaries with `query`, `positive` and `negatives` (a list), texts or dictionaries with `text`
-            and maybe `title`, `docid` and `teacher_score`; or the path of training examples.
+            and maybe `title`, `docid` and `teacher_score`; a data frame of such rows; or the path of training examples.
         method: `train-dense` by default, `distill-lite` or `train-lambda`.
         options: options of the command of this name, such as `loss`, `steps`, `seed` and `dtype`; of a collection also
             those of `mine-negatives` or `label`, such as `split` ("train" by default), `sources` or `max_queries`.

@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 41_576,
+    "code lines": 41_580,
     "files": 281,
     "commands": 38,
     "names of options": 241,
     "conditions": 159,
     "layers": 12,
-    "test lines": 42503,
+    "test lines": 42514,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -496,6 +496,16 @@ def test_a_fusion_rule_has_parameters(folder: Path, tiny_runs: Path) -> None:
     assert dict(fused.select("docid", "score").rows()) == {"d1": 2.0, "d2": 0.5, "d3": 2.0}
     assert artifacts.read_manifest(folder / "x.parquet").options["method_options"] == {"exponent": 2.0, "scale": 2.0}
     refused(*words, problem="output-differs", path="x.parquet")
+    (folder / "qrels.tsv").write_text("1\td1\t1\n", "utf-8")
+    tune = [*words[:-1], "w.json", "--tune", "--qrels", "qrels.tsv", "--measure", "MRR@10"]
+    ran(*tune, "--method-option", "exponent=2", "--method-option", "scale=2")
+    tuned = json.loads((folder / "w.json").read_text("utf-8"))
+    assert tuned["method_options"] == {"exponent": 2.0, "scale": 2.0}
+    ran("fuse", "a.trec", "b.trec", "--weights", "@w.json", "--plugin", "power.py", "--output", "tuned.parquet")
+    by_hand = [*words[:-1], "by-hand.parquet", "--weights", ",".join(map(str, tuned["weights"]))]
+    ran(*by_hand, "--method-option", "exponent=2", "--method-option", "scale=2")
+    assert runs.read_run(folder / "tuned.parquet").equals(runs.read_run(folder / "by-hand.parquet"))
+    refused(*tune, "--method-option", "exponnt=2", problem="unknown-parameter", name="exponnt")
     indexes = [tiny_runs / "bm25", tiny_runs / "dense"]
     options = ["--method", "power", "--method-option", "exponent=3", "--plugin", "power.py"]
     ran("compose", *indexes, *options, "--output", "retriever")

@@ -128,6 +128,7 @@ def test_given_examples_have_the_weights_of_the_command(
         for row in pq.read_table(mined).to_pylist()
     ]
     assert same_vectors(train(tiny_bert, examples, loss=loss, **STEPS), tmp_path / "encoder")
+    assert same_vectors(train(tiny_bert, pl.DataFrame(examples), loss=loss, **STEPS), tmp_path / "encoder")
 
 
 def document(row: dict[str, Any]) -> dict[str, str]:

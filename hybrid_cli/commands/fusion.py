@@ -119,7 +119,7 @@ class Fuse(OnDevice, Threaded, WeightTuning, Writes):
     runs: Sequence[NameOrPath] = argument(REQUIRED)
     _: KW_ONLY
     scopes = (
-        scope(when(tune=False), "weights", "method_options")
+        scope(when(tune=False), "weights")
         + scope((when(method="rrf"), when(tune=GIVEN, tried=RRF)), "rrf_k")
         + scope(_EXACT, "index", "queries", "device")
         + scope((when(qrels=GIVEN), when(queries=GIVEN), when(tune=True)), "split")

@@ -113,6 +113,7 @@ class Tuned:
             "rrf_k": self.recipe.rrf_k if self.recipe.method == "rrf" else None,
             "normalize": self.recipe.normalization,
             "missing": self.recipe.missing,
+            **({"method_options": dict(self.recipe.options)} if self.recipe.options else {}),
             "measure": self.measure,
             "queries": table.queries,
             **(
@@ -254,7 +255,8 @@ def stored_recipe(
 def tuned_recipe(stored: Mapping[str, Any]) -> FusionRecipe:
     """Return method, parameters and weights of the content of a file that `fuse --tune` wrote."""
     k = stored["rrf_k"] if has_type(stored.get("rrf_k"), float) else FusionRecipe.rrf_k
-    return FusionRecipe(stored["method"], tuple(stored["weights"]), stored["missing"], stored.get("normalize"), k)
+    more = stored["missing"], stored.get("normalize"), k, stored.get("method_options", {})
+    return FusionRecipe(stored["method"], tuple(stored["weights"]), *more)
 
 
 def read_tuned(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hybrid_cli.encoders.options import MODEL
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import qrels_table
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.runs.given import queries_table
+from hybrid_cli.runs.given import frame_of, queries_table
 from hybrid_cli.runs.index import Index
 from hybrid_cli.session import Session, dense, imitation
 from hybrid_cli.training.batches import Examples
@@ -134,6 +134,7 @@ def _examples(data: Any, lexical: LexicalIndex | None, options: Mapping[str, Any
         return _mined(data, lexical, {"split": _TRAIN if _TRAIN in data.splits else None, **options})
     if isinstance(data, str | Path):
         return open_examples(Path(data))
+    data = frame_of(data, "the examples").to_dicts() if hasattr(data, "columns") else data
     if not isinstance(data, Sequence):
         problem = f"train: the data are {type(data).__name__}; pass a collection, a list of examples, or their path"
         raise InputError(problem, code="other-type")

@@ -197,7 +197,7 @@ class FusionJob:
         """Return the recorded options; `measure` and `split` affect only tuning."""
         recorded = self.settings.recorded()
         if self.settings.tune:
-            unused: tuple[str, ...] = _PARAMETERS
+            unused: tuple[str, ...] = (*_PARAMETERS, "method_options")
             recipes = [family.recipe for family in self.families]
             used = {
                 "methods": [_parameters(recipe) for recipe in recipes],
@@ -225,7 +225,8 @@ def families_to_try(settings: Fuse, runs: int) -> list[MethodGrid]:
     settings.check_facts(f"--tune tries {', '.join(methods)}", tried=RRF if "rrf" in methods else "")
     for method in methods:
         missing = settings.missing or METHODS[method].missing
-        recipes.append(FusionRecipe(method, (1.0,) * runs, missing, settings.normalize, settings.rrf_k))
+        more = settings.normalize, settings.rrf_k, rule_options(method, settings.method_options)
+        recipes.append(FusionRecipe(method, (1.0,) * runs, missing, *more))
     equal = {METHOD: (1 / runs,) * runs}  # of the untuned fusion
     return [
         MethodGrid(
@@ -253,7 +254,7 @@ def _recipe(settings: Fuse, named: Mapping[str, Path], stored: StoredFusion | No
     """Return the recipe of the options, or of `--weights @FILE`."""
     if stored is not None:
         recipe = stored.recipe(settings, named)
-        return replace(recipe, options=rule_options(recipe.method, settings.method_options))
+        return replace(recipe, options=rule_options(recipe.method, {**recipe.options, **settings.method_options}))
     missing, equal = settings.missing or METHODS[settings.method].missing, (1.0,) * len(named)
     more = settings.normalize, settings.rrf_k, rule_options(settings.method, settings.method_options)
     recipe = FusionRecipe(settings.method, equal, missing, *more)
