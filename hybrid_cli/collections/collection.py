@@ -9,6 +9,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -617,6 +618,13 @@ class TextStore:
 
     def __init__(self, corpora: Sequence[Path]) -> None:
         self.corpora = tuple(corpora)
+        self._only: SortedIds | None = None
+
+    def within(self, only: SortedIds) -> TextStore:
+        """Return the store in which other documents are unknown."""
+        other = copy(self)
+        other.__dict__ |= {"_only": only, "_batches": self._batches, "_ids": self._ids, "_begins": self._begins}
+        return other
 
     def texts(self, docids: pl.Series) -> pl.DataFrame:
         """Return docid, title and text of documents, in the given order; both are null for unknown ids."""
@@ -630,6 +638,7 @@ class TextStore:
 
     def _values(self, docids: pl.Series, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
         rows, known = self._ids.find(docids)
+        known = known if self._only is None else known & self._only.find(docids)[1]
         batches = np.searchsorted(self._begins, rows, "right") - 1
         at = list(zip(batches.tolist(), (rows - self._begins[batches]).tolist(), known.tolist(), strict=True))
         values = {

@@ -361,6 +361,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         port: Port; 0 for a free one.
         open: Open the page in the browser.
         allow_host: Further names of this server in requests, as behind a proxy.
+        require_filter: YAML file of `TOKEN: CONDITION`: each token sees the documents of its condition alone.
         timeout: Seconds until a request ends without an answer.
         access_log: File for a JSON line per request, without texts of queries.
         log_queries: Log the texts of queries too.
@@ -375,6 +376,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         "hybrid serve out/retriever --collection data/mine --split dev --judgments judgments.jsonl --open",
         "hybrid serve out/retriever --compare out/other-retriever --port 8081",
         "hybrid serve out/retriever --host 0.0.0.0 --allow-host search.example.org",
+        "hybrid serve out/retriever --require-filter tokens.yaml",
         "hybrid serve out/retriever --mcp-stdio",
     )
 
@@ -394,6 +396,9 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     port: int = option(8080, minimum=0, maximum=65535, panel=SAFETY)
     open: bool = option(False)
     allow_host: Sequence[str] = option((), panel=SAFETY, metavar="NAME,...")
+    require_filter: OptionalPath = option(
+        None, panel=SAFETY, metavar="TOKENS.yaml", excluded=(when(judgments=GIVEN), when(mcp_stdio=True))
+    )
     timeout: float = option(30.0, above=0, panel=SAFETY)
     access_log: OptionalPath = option(None, panel=SAFETY)
     log_queries: bool = option(False, panel=SAFETY)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -162,9 +163,12 @@ class Candidates:
         """Return the positions of candidates."""
         return np.searchsorted(self.keys, _keys(queries, rows))
 
-    def columns(self, at: Rows, names: Sequence[str]) -> dict[str, pl.Series]:
-        """Return `NAME_rank` and `NAME_score` of each index for some candidates, null where they are not known."""
-        columns = {}
+    def columns(self, at: Rows, names: Sequence[str]) -> dict[str, Any]:
+        """Return `NAME_rank` and `NAME_score` of each index for some candidates, null where they are not known.
+
+        Documents of passages also have `passage`, see `passages`.
+        """
+        columns: dict[str, Any] = {} if self.passages is None else {"passage": self.passages[at]}
         for name, rank, score in zip(names, self.ranks, self.scores, strict=True):
             columns[f"{name}_rank"] = pl.Series(rank[at]).fill_nan(None).cast(pl.Int32)
             columns[f"{name}_score"] = pl.Series(score[at].astype(np.float32)).fill_nan(None)

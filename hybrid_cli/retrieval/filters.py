@@ -56,8 +56,12 @@ class Metadata:
         """
         return collections.common_schema(self.corpora)
 
-    def allowed(self, text: str) -> Allowed:
+    def allowed(self, text: str, among: Allowed | None = None) -> Allowed:
         """Return the documents for which a predicate is true; as in SQL, it is not where a comparison meets a null.
+
+        Args:
+            text: the predicate.
+            among: evaluates it for these documents alone; None for all.
 
         Raises:
             InputError: no predicate over the columns; see `predicate`.
@@ -68,6 +72,8 @@ class Metadata:
         )
         if len(self.corpora) > 1:
             frame = frame.filter(pl.col("docid").is_last_distinct())
+        if among is not None:
+            frame = frame.filter(among.mask(frame["docid"]))
         return Allowed(frame["docid"], matching(text, frame))
 
 

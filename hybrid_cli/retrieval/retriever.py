@@ -270,8 +270,7 @@ class Retriever(Index):
         if self.reranker is not None:
             hits = self._reranked(prepared, candidates, hits, wanted)
         at = candidates.find(hits.queries, hits.rows)
-        columns: dict[str, Any] = {} if candidates.passages is None else {"passage": candidates.passages[at]}
-        hits = replace(hits, columns=columns | candidates.columns(at, list(self.sides)))
+        hits = replace(hits, columns=candidates.columns(at, list(self.sides)))
         return hits if self.calibration is None else self._probable(self.calibration, hits, k)
 
     def candidates(self, prepared: Asked, exact: bool) -> Candidates:

@@ -11,6 +11,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any, TextIO
 
+import polars as pl
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -87,7 +88,8 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
         port,
         {*map(str.lower, hosts), *LOOPBACK},
         state.token,
-        not local,
+        not local or bool(state.conditions),
+        state.conditions,
         lambda path: path.startswith(writes),
         settings.timeout,
         lambda path, status, seconds: state.metrics.requests.labels(path, status).observe(seconds),
@@ -122,9 +124,10 @@ async def _information(state: State, request: Request) -> Any:
     content = await run_in_threadpool(answers.information, state.live)
     settings = state.settings
     limits = {"k": MOST_HITS, "query": QUERY_CHARACTERS, "queries": MOST_QUERIES}
-    judged = await run_in_threadpool(lambda: state.qrels()["qid"].n_unique())
+    restricted = state.live.only is not None  # knows no queries of others
+    judged = 0 if restricted else await run_in_threadpool(lambda: state.qrels()["qid"].n_unique())
     desk = None if state.judging is None else await run_in_threadpool(state.judging.information)
-    queries = await run_in_threadpool(lambda: state.queries["text"])
+    queries = pl.Series([], dtype=pl.String) if restricted else await run_in_threadpool(lambda: state.queries["text"])
     return content | {
         "version": __version__,
         "queries": len(queries),
@@ -198,7 +201,7 @@ async def _judged(state: State, request: Request) -> Any:
 
 
 async def _health(state: State, request: Request) -> Any:
-    return {"status": "ok", "generation": state.live.files.stored.generation}
+    return {"status": "ok", "generation": state.whole.files.stored.generation}
 
 
 def _metrics(state: State) -> Callable[[Request], Awaitable[Response]]:

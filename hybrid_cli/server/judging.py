@@ -57,8 +57,11 @@ class JudgingState(Protocol):
     """The part of the state of the server that judging needs; see `server.state`."""
 
     settings: Serve
-    live: Live
     tune: Callable[[Live, Path], Path] | None
+
+    @property
+    def live(self) -> Live:
+        """Return the open retriever."""
 
     @property
     def queries(self) -> pl.DataFrame:

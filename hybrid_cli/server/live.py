@@ -39,11 +39,14 @@ from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
 from hybrid_cli.retrieval.filters import Metadata, kind_of
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.files import short_names
+from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
+from hybrid_cli.runs.tables import SortedIds
 from hybrid_cli.storage import Kind
 
 FUSED = "hybrid"  # the column of the fusion
 _FILTERS = 16  # whose documents are kept
+_VIEWS = 64  # of restricted tokens, kept open
 _FACET_VALUES = 20
 EXAMPLES, _EXAMPLE_WORDS = 6, 8
 
@@ -60,12 +63,14 @@ class Live:
         retriever: the open retriever.
         scales: deviation of each side's scores, in whose units a weight is shown.
         others: name -> retriever that is shown next to it.
+        only: documents of a restricted view; None for all.
     """
 
     files: RetrieverFiles
     retriever: Retriever
     scales: Sequence[float]
     others: Mapping[str, Retriever] = field(default_factory=dict)
+    only: Allowed | None = None
 
     @classmethod
     def open(
@@ -137,7 +142,8 @@ class Live:
     @cached_property
     def texts(self) -> TextStore | None:
         """Titles and texts; None if the corpora are not where the indexes record them."""
-        return open_texts(self.files.manifests)
+        store = open_texts(self.files.manifests)
+        return store if store is None or self.only is None else store.within(self._visible)
 
     @cached_property
     def metadata(self) -> Metadata:
@@ -155,6 +161,7 @@ class Live:
         tables = [collections.metadata(corpus, schema) for corpus in self.metadata.corpora] if schema else []
         frame = pl.concat([pl.DataFrame(schema={"docid": pl.String, **schema}), *tables])
         frame = frame.unique("docid", keep="last", maintain_order=True)
+        frame = frame if self.only is None else frame.filter(self.only.mask(frame["docid"]))
         for name in frame.columns[1:]:
             column = frame[name]
             kind = kind_of(column.dtype)
@@ -179,7 +186,9 @@ class Live:
         """Titles of some documents, or their first words, which can be searched for."""
         if self.texts is None:
             return []
-        ids = next(iter(self.retriever.sides.values())).documents.ids
+        index = next(iter(self.retriever.sides.values()))
+        ids = (index.passages or index.documents).ids
+        ids = ids if self.only is None else ids.filter(self.only.mask(ids))
         some = self.texts.texts(ids.gather_every(max(1, len(ids) // EXAMPLES)).head(EXAMPLES))
         starts = (" ".join((title or text or "").split()[:_EXAMPLE_WORDS]) for _, title, text in some.iter_rows())
         return [start for start in dict.fromkeys(starts) if start]
@@ -187,6 +196,8 @@ class Live:
     @cached_property
     def documents(self) -> int:
         """Number of indexed documents or passages."""
+        if self.only is not None:
+            return int(self.only.kept.sum())
         return int(sum(manifest.counts.get("documents", 0) for manifest in self.files.manifests[0]))
 
     def search(self, queries: pl.DataFrame, k: int, system: str, condition: str | None = None) -> pl.DataFrame:
@@ -233,9 +244,8 @@ class Live:
         exact = retriever.recipe.missing == "exact" or self.has_exact_scores
         some = retriever.candidates(retriever.prepare(queries), exact)
         hits = some.fused(retriever.recipe, retriever.depth * len(self.sides))
-        return retriever.table(
-            replace(hits, columns=some.columns(some.find(hits.queries, hits.rows), self.sides)), queries["qid"]
-        )
+        columns = some.columns(some.find(hits.queries, hits.rows), self.sides)
+        return retriever.table(replace(hits, columns=columns), queries["qid"])
 
     def values(self, table: pl.DataFrame, docids: Sequence[str] = ()) -> pl.DataFrame:
         """Return the normalized value of each side for the candidates of one query, as the fusion sums them.
@@ -269,8 +279,10 @@ class Live:
             pairs: qid, docid.
 
         Raises:
-            InputError: a document is not in an index.
+            InputError: a document is not in an index, or not of the view.
         """
+        if self.only is not None:
+            self._visible.positions(pairs["docid"], "no document")
         columns = [
             side.scorer(queries)(pairs).alias(f"{name}_score")
             if self.has_exact_scores
@@ -296,11 +308,38 @@ class Live:
 
     @cached_property
     def _allowed(self) -> Any:
-        return lru_cache(_FILTERS)(lambda condition: self.metadata.allowed(condition))
+        return lru_cache(_FILTERS)(lambda condition: self.metadata.allowed(condition, self.only))
 
     @cached_property
     def _filtered(self) -> Any:
         return lru_cache(_FILTERS)(lambda condition: self.retriever.within(self._allowed(condition)))
+
+    def restricted(self, condition: str) -> Live:
+        """Return the retriever for those who may only see the documents of a condition.
+
+        Other documents are not found, shown, explained or counted; scores keep the statistics of all documents.
+
+        Raises:
+            InputError: no condition over the columns of the metadata.
+        """
+        return self._views(condition)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _visible(self) -> SortedIds:
+        """The documents of the view, and those that its passages are of."""
+        assert self.only is not None
+        kept = self.only.docids.filter(self.only.kept)
+        of_passages = documents_of(kept).filter(~documents_of(kept).is_in(self.only.docids.implode()))
+        return SortedIds(pl.concat([kept, of_passages]).unique(maintain_order=True))
+
+    @cached_property
+    def _views(self) -> Any:
+        def view(condition: str) -> Live:
+            only = self.metadata.allowed(condition)
+            others = {name: other.within(only) for name, other in self.others.items()}
+            return replace(self, retriever=self.retriever.within(only), others=others, only=only)
+
+        return lru_cache(_VIEWS)(view)
 
     def _within(self, condition: str | None) -> Retriever:
         return self.retriever if condition is None else self._filtered(condition)  # type: ignore[no-any-return]

@@ -79,8 +79,8 @@ class Tools(MCPServer[Any]):
 
 def tools(state: State) -> MCPServer[Any]:
     """Return the server of the tools of a retriever."""
-    live = state.live
-    about = f"Search of {live.documents:,} documents ({live.name}) by {', '.join(live.sides)} and their fusion."
+    live = state.whole
+    about = f"Search of documents ({live.name}) by {', '.join(live.sides)} and their fusion."
     server = Tools(live.name, instructions=about, version=__version__, log_level="WARNING")
     server.state = state
 

@@ -11,18 +11,23 @@ import ipaddress
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import parse_qs, urlsplit
 
+import yaml
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.inputs.files import read_text
+from hybrid_cli.inputs.json_values import reason
 from hybrid_cli.runs.given import query_text
 
 HEADERS = {
@@ -35,9 +40,16 @@ HEADERS = {
     "cache-control": "no-store",
 }
 QUERY_CHARACTERS = 4000  # of a query
+# Condition of the token of a request: "" of all documents; None before the token was checked.
+CONDITION: ContextVar[str | None] = ContextVar("CONDITION", default=None)
+LEAST_TOKEN = 16  # characters
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOGIN = "login"  # parameter of the one-time URL
 _OPEN_PATHS = ("/health",)
+_OF_DOCUMENTS = (
+    *(*_OPEN_PATHS, "/api/info", "/api/search", "/api/columns", "/api/snippets", "/api/explain", "/api/documents/"),
+    *("/openapi.yaml", "/mcp"),
+)
 _MOST_REQUESTS = 512
 _BODY_BYTES, _BODY_SECONDS = 1 << 20, 10.0
 _COOKIE_SECONDS = 30 * 24 * 3600
@@ -49,6 +61,38 @@ class Refused(Exception):
     def __init__(self, status: int, code: str, message: str):
         super().__init__(message)
         self.status, self.code = status, code
+
+
+def check_token(token: str, name: str) -> None:
+    """Refuse a short token, or one that no header can have; `name` is the subject of the message."""
+    if not (len(token) >= LEAST_TOKEN and token.isascii() and token.isprintable() and " " not in token):
+        problem = f"{name}: needs {LEAST_TOKEN} or more printable characters of ASCII"
+        raise InputError(problem, code="not-a-token", limit=LEAST_TOKEN)
+
+
+def read_conditions(path: Path) -> dict[str, str]:
+    """Return token -> condition of a YAML file; messages name a line, and no token.
+
+    Raises:
+        InputError: no such mapping, a token that is unusable or has two conditions.
+    """
+    try:
+        node = yaml.compose(read_text(path), yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise path_error(path, f"not a readable YAML file ({reason(error)})", code="not-yaml") from None
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        raise path_error(path, "needs lines of `TOKEN: CONDITION`", code="not-yaml")
+    conditions: dict[str, str] = {}
+    for key, value in node.value:
+        line, token, condition = key.start_mark.line + 1, str(key.value), value.value
+        check_token(token, f"{path}, line {line}")
+        if token in conditions or not isinstance(condition, str) or not condition.strip():
+            problem = f"{path}, line {line}: " + (
+                "a token has two conditions" if token in conditions else "no condition"
+            )
+            raise InputError(problem, code="no-condition", path=path, line=line)
+        conditions[token] = condition
+    return conditions
 
 
 def checked_query(text: Any) -> str:
@@ -79,7 +123,8 @@ class Guard:
         port: port of the server, which the name of the cookie has: cookies are common to all ports of a host.
         hosts: names of this server in requests.
         token: secret of programs.
-        needs_token: every request needs the token or the cookie.
+        needs_token: every request needs a token or the cookie.
+        conditions: further token -> condition of the documents that it may see, for requests that only read them.
         writes: tests whether a path changes anything.
         seconds: limit of a request.
         observe: receives path, status and seconds of every request.
@@ -92,6 +137,7 @@ class Guard:
     hosts: Collection[str]
     token: str
     needs_token: bool
+    conditions: Mapping[str, str]
     writes: Callable[[str], bool]
     seconds: float
     observe: Callable[[str, int, float], None]
@@ -166,7 +212,11 @@ class Guard:
         if len(hosts) != 1 or not self._is_known(hosts[0], scope):
             raise Refused(421, "unknown-host", "this server has another name; pass --allow-host NAME to add one")
         path, method = scope["path"], scope["method"]
-        program = self._has_token(headers)
+        condition = self._condition(headers)
+        program = condition is not None
+        if condition and not path.startswith(_OF_DOCUMENTS):
+            raise Refused(403, "not-allowed", "this token searches and reads documents, and nothing else")
+        CONDITION.set(condition)
         if not program and not self._is_own(scope, headers, hosts[0]):
             raise Refused(403, "cross-site", "requests of other sites are refused")
         if self.needs_token and path not in _OPEN_PATHS and not program:
@@ -175,6 +225,7 @@ class Guard:
             cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
             if not _equal(cookie, self._session):
                 return _unauthorized(path)
+            CONDITION.set("")
         if method not in ("GET", "HEAD"):
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
@@ -202,9 +253,13 @@ class Guard:
             return site in (None, "same-origin", "none") or (opens and not scope["path"].startswith(("/api", "/mcp")))
         return site in (None, "same-origin", "none") and (origin is None or urlsplit(origin).netloc == host)
 
-    def _has_token(self, headers: Headers) -> bool:
+    def _condition(self, headers: Headers) -> str | None:
+        """Return the condition of the token of a request, empty for all documents; None without a known token."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and _equal(token.strip(), self.token)
+        known = [
+            condition for own, condition in {**self.conditions, self.token: ""}.items() if _equal(token.strip(), own)
+        ]
+        return known[0] if known and scheme.lower() == "bearer" else None
 
     @property
     def _cookie(self) -> str:

@@ -17,11 +17,12 @@ from hybrid_cli.artifacts.judged import collection_of
 from hybrid_cli.artifacts.retrievers import is_retriever, of_auto
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Serve
-from hybrid_cli.errors import HybridError
+from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.server import answers
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.server.judging import Judging
 from hybrid_cli.server.live import Live
+from hybrid_cli.server.security import CONDITION, Refused, read_conditions
 from hybrid_cli.storage import layout
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -66,7 +67,7 @@ class State:
 
     Attributes:
         settings: options of `serve`.
-        live: the open retriever; replaced as a whole.
+        whole: the open retriever; replaced as a whole.
         token: secret of programs; of the page too, where the server has one.
         judging: the journal of judgments; None without one.
         signature: of the retriever before it was opened.
@@ -74,7 +75,7 @@ class State:
     """
 
     settings: Serve
-    live: Live
+    whole: Live
     metrics: Metrics
     token: str
     signature: tuple[int, int, int] | None
@@ -90,13 +91,37 @@ class State:
         """
         metrics, signature = Metrics(), _signature(settings)
         state = cls(settings, _open(settings, metrics), metrics, token, signature, tune)
-        metrics.generation.set(state.live.files.stored.generation)
+        metrics.generation.set(state.whole.files.stored.generation)
         return state
 
     def __post_init__(self) -> None:
         path = self.settings.judgments
         self.judging = None if path is None else Judging.open(self, path)
         self.batches = Batches(self._answer, workers=2)
+        self.conditions = {} if (file := self.settings.require_filter) is None else read_conditions(file)
+        if self.token in self.conditions:
+            problem = f"{file}: has the token of the server, which sees all documents; use another"
+            raise InputError(problem, code="repeated-value", path=file)
+        for number, condition in enumerate(self.conditions.values(), 1):
+            try:
+                count = int(self.whole.metadata.allowed(condition).kept.sum())
+            except InputError as error:
+                raise path_error(file, f"condition {number}: {error}", code=error.code, **error.fields) from None
+            if not count:
+                text = f"{file}: condition {number} is true for no document"
+                console.warn(text, code="no-document", path=file, number=number)
+
+    @property
+    def live(self) -> Live:
+        """Return the retriever as the token of the request may see it.
+
+        Raises:
+            Refused: the server has conditions, and the token of this request is not known.
+        """
+        condition = CONDITION.get()
+        if self.conditions and condition is None:
+            raise Refused(401, "no-token", "needs Authorization: Bearer TOKEN")
+        return self.whole.restricted(condition) if condition else self.whole
 
     async def hits(self, text: str, k: int, system: str, condition: str | None, explain: bool) -> list[dict[str, Any]]:
         """Return the hits of one query, which is answered together with others."""
@@ -112,7 +137,7 @@ class State:
     @property
     def collection(self) -> Path | None:
         """Return the collection of the queries: the given one, or that of the indexes."""
-        return self.settings.collection or collection_of(corpora_of(self.live.files.manifests))
+        return self.settings.collection or collection_of(corpora_of(self.whole.files.manifests))
 
     @property
     def split(self) -> str | None:
@@ -186,7 +211,7 @@ class State:
                     text = f"serve: the retriever has changed, but: {problem}; it is served as before"
                     console.warn(text, code="not-reloaded")
                 continue
-            self.live, opened, problem = live, now, ""
+            self.whole, opened, problem = live, now, ""
             self.metrics.reloads.inc()
             self.metrics.generation.set(live.files.stored.generation)
             console.note(f"serve: {live.name}: opened again after a change", code="reloaded")

@@ -14,12 +14,11 @@ from pathlib import Path
 from hybrid_cli import console
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.commands import Serve
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import option_error
 from hybrid_cli.reporting.judging import tuning
 from hybrid_cli.stages import call, stage
 
 TOKEN = "HYBRID_TOKEN"  # environment variable
-_LEAST_TOKEN = 16  # characters
 _MOST_WAITING = 256  # connections without a complete request; half of the requests that `security.Guard` takes
 
 
@@ -53,7 +52,7 @@ def _serve(settings: Serve) -> None:
     with log as file:
         app = app_of(state, port, file)
         address = f"http://{_shown(settings.host)}:{port}/" + (f"?login={app.login}" if app.needs_token else "")
-        console.note(f"serve: {state.live.name}: {address}", code="serving", url=address, port=port)
+        console.note(f"serve: {state.whole.name}: {address}", code="serving", url=address, port=port)
         if settings.judgments is not None or app.needs_token:
             console.note(f"serve: for programs: Authorization: Bearer {state.token}", code="token", token=state.token)
         if settings.open:
@@ -115,15 +114,11 @@ def _listener(settings: Serve) -> socket.socket:
 
 
 def _token() -> str:
-    """Return the token of the environment, or a random one.
+    """Return the token of the environment, or a random one."""
+    from hybrid_cli.server.security import check_token
 
-    Raises:
-        InputError: a short token, or one that no header can have.
-    """
-    token = os.environ.get(TOKEN, "").strip()
-    if token and not (len(token) >= _LEAST_TOKEN and token.isascii() and token.isprintable()):
-        problem = f"{TOKEN}: needs {_LEAST_TOKEN} or more printable characters of ASCII; unset it for a random one"
-        raise InputError(problem, code="not-a-token", limit=_LEAST_TOKEN)
+    if token := os.environ.get(TOKEN, "").strip():
+        check_token(token, TOKEN)
     return token or secrets.token_urlsafe(24)
 
 
