@@ -36,7 +36,6 @@ from hybrid_cli.inputs.json_values import (
     value_in_words,
 )
 from hybrid_cli.plugins import Lazy, Registry
-from hybrid_cli.runs.given import numbers_of
 from hybrid_cli.storage.layout import COMBINATION_PARTS, CONDENSER_HEAD, CONTRACT, LIBRARY_CONFIG, MODULES, RERANKER
 
 if TYPE_CHECKING:
@@ -126,6 +125,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def encode(self: Encoder, *lists: Sequence[str], **more: Any) -> np.ndarray:
         import numpy as np
+
+        from hybrid_cli.runs.given import numbers_of  # imports polars
 
         texts = [texts for texts in (*lists, *more.values()) if not isinstance(texts, int)]
         refuse_single_text(*texts)
