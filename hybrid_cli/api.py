@@ -138,7 +138,8 @@ def open_encoder(
     """Open an encoder: `encode_queries(texts)` and `encode_documents(titles, texts)` return float32 arrays [n, d].
 
     Args:
-        model: minilm by default, a folder or its URL, or a Hugging Face id.
+        model: minilm by default, a folder or its URL, a Hugging Face id, or `https://HOST/v1#NAME`: a model behind an
+            embeddings API.
         device: auto by default, `cpu`, `cuda`, ...
         dtype: auto by default (bf16 where the processor supports it, else fp32), `fp32`, `bf16` or `fp16`.
 
@@ -154,10 +155,12 @@ def open_encoder(
         >>> encoder.encode_queries(["progress bar"]).shape
         (1, 384)
     """
+    from hybrid_cli.encoders.models import is_endpoint
     from hybrid_cli.encoders.models import open_encoder as opened
 
+    name = model if isinstance(model, str) and is_endpoint(model) else _local(model)[0]
     with naming_plugins():
-        return opened(str(_local(model)[0]), device=device, dtype=dtype)
+        return opened(str(name), device=device, dtype=dtype)
 
 
 def open_collection(path: PathLike) -> Collection:

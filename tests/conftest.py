@@ -115,6 +115,12 @@ def notices() -> Iterator[Notices]:
 
 
 @pytest.fixture
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask a server again at once."""
+    monkeypatch.setattr("hybrid_cli.http_client.DELAYS", (0.0, 0.0))
+
+
+@pytest.fixture
 def hub() -> Iterator[tuple[str, list[str]]]:
     """The address of a hub that has no model, and the paths that were requested."""
     from recording_hub import recording_hub

@@ -46,7 +46,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
     {"perturbations", "retrieval", "training"},
     {"encoders", "evaluation", "indexes"},
     {"collections", "fusion", "lexical"},
-    {"cluster", "runs"},
+    {"cluster", "http_client", "runs"},
     {"console", "settings", "storage"},
     {"inputs", "interrupts", "memory", "plugins"},
     {"draws", "errors", "lazy", "passages", "presets", "threads", "version", "words"},
@@ -79,7 +79,7 @@ ONLY_IN = {
     "mcp_types": ("server/mcp_tools",),
 }
 APPLICATION = {"settings"}.union(*LAYERS[:5])  # LAYERS[4] is {"artifacts", "commands"}
-LIBRARY = sorted({"inputs", "storage"}.union(*LAYERS[5:9]) - {"cluster"})  # the rooms that are folders
+LIBRARY = sorted({"inputs", "storage"}.union(*LAYERS[5:9]) - {"cluster", "http_client"})  # the rooms that are folders
 HEAVY = ["torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba"]
 HEAVY += ["altair", "jinja2", "vl_convert", "ray"]
 
@@ -412,7 +412,7 @@ def test_input_files_are_opened_in_one_place() -> None:
     allowed = {"inputs/files", "memory", "console", "fusion/prior", "indexes/faiss"}
     allowed |= {"lexical/jvm", "lexical/lucene", "lexical/word_rules", "perturbations/wordnet", "plugins"}
     allowed |= {"reporting/colours", "reporting/page", "server/app", "stages/serve", "stages/doctor"}
-    allowed |= {"artifacts/output", "storage/disk", "cli/streams", "stages/judge/machines"}
+    allowed |= {"artifacts/output", "storage/disk", "cli/streams", "http_client"}
     assert not places(_opens, *allowed)
 
 

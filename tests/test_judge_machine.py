@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from api_server import Reply, Server, running
 from command import Done, hybrid, raises, ran
 from judging import FIRST, QIDS, SECOND, lines_of
 from tiny_collection import write_lines
@@ -32,9 +32,9 @@ from hybrid_cli.stages.judge.machines import (
 )
 from hybrid_cli.stages.prepare import prepare
 
+pytestmark = pytest.mark.usefixtures("no_delays")
 RUNS = [f"{FIRST}.trec", f"{SECOND}.trec"]
 QUESTION = Question("what is salt", "Salt", "Salt is a mineral.")
-Reply = Callable[[dict[str, Any]], tuple[int, str]]
 
 
 def data_of(body: dict[str, Any]) -> dict[str, str]:
@@ -62,49 +62,9 @@ def after(seconds: float) -> Reply:
     return reply
 
 
-class Server:
-    """A chat API on this machine, which answers as `reply` says."""
-
-    def __init__(self) -> None:
-        self.reply: Reply = good
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.bodies.append(body)
-                outer.headers.append({"path": self.path, **dict(self.headers)})
-                status, text = outer.reply(body)
-                self.send_response(status)
-                if status == 302:
-                    self.send_header("Location", text)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    started = Server()
-    yield started
-    started.close()
-
-
-@pytest.fixture(autouse=True)
-def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybrid_cli.stages.judge.machines.DELAYS", (0.0, 0.0))
+    yield from running(good)
 
 
 def judged(server: Server | str, *options: object, output: str = "machine.tsv") -> Done:
@@ -135,7 +95,7 @@ def test_the_key_goes_to_one_server_alone(two_runs: Path, server: Server, monkey
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret"}
     assert {headers["path"] for headers in server.headers} == {"/v1/chat/completions"}
     assert all("secret" not in path.read_text() for path in Path().glob("machine*"))
-    other = Server()
+    other = Server(good)
     server.reply = lambda body: (302, other.url)
     assert judged(server, output="moved.tsv").is_problem("server-refuses", status=302)
     assert other.bodies == []

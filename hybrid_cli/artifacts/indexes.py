@@ -16,12 +16,12 @@ from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts import Input, Manifest, Named, Output, Recorded, has_content, recorded_input
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
-from hybrid_cli.encoders.contract import is_static
+from hybrid_cli.encoders.contract import ENDPOINT, is_static
 from hybrid_cli.encoders.models import resolve
 from hybrid_cli.errors import HybridError, InputError, path_error, refuse_missing
 from hybrid_cli.indexes.dense import IndexInfo
 from hybrid_cli.indexes.faiss import is_binary
-from hybrid_cli.indexes.options import FLAT, LEARNED, TRANSFORMER_INDEX
+from hybrid_cli.indexes.options import ENDPOINT_INDEX, FLAT, LEARNED, TRANSFORMER_INDEX
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.retrieval.filters import Metadata
@@ -147,7 +147,9 @@ def check_models(indexes: Iterable[Sequence[Manifest]]) -> None:
         PackageError: names the extra.
     """
     for first, *_ in indexes:
-        if first.counts.get("encoder") and (first.kind == Kind.DENSE_INDEX or quantization(first) is not None):
+        runs_here = first.counts.get("contract", {}).get("kind") != ENDPOINT
+        dense = first.kind == Kind.DENSE_INDEX
+        if first.counts.get("encoder") and runs_here and (dense or quantization(first) is not None):
             refuse_missing("tokenizers", "torch", "transformers")
 
 
@@ -162,7 +164,10 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
     factory = info.factory
     parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
     kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
-    kinds |= set() if is_static(info.contract) else {TRANSFORMER_INDEX}
+    if info.contract.get("kind") == ENDPOINT:
+        kinds.add(ENDPOINT_INDEX)
+    elif not is_static(info.contract):
+        kinds.add(TRANSFORMER_INDEX)
     kinds |= {"a flat index"} if factory == FLAT else set()
     return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
 

@@ -22,8 +22,8 @@ from hybrid_cli.artifacts.indexes import (
     shards_of,
 )
 from hybrid_cli.encoders.contract import TRANSFORMER, differences
-from hybrid_cli.encoders.models import resolve
-from hybrid_cli.encoders.options import DEVICE, Precision
+from hybrid_cli.encoders.models import is_endpoint, resolve
+from hybrid_cli.encoders.options import DEVICE, Calling, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
 from hybrid_cli.indexes.dense import DenseIndex
 from hybrid_cli.indexes.faiss import ALL_GPUS, pick_gpus, set_threads
@@ -79,7 +79,7 @@ def _dense_parts(shards: Iterable[Path], options: Searching, vectors: Path | Non
     indexes = [_with_options(shard, options) for shard in shards]
     encode: Callable[[pl.DataFrame], Vectors] | None = None
     if vectors is None and (indexes[0].fingerprint or options.model):  # else queries are vectors
-        encode = encoded_by(query_encoder(indexes[0], options.model, options.device, options.weight))
+        encode = _encoded_by(indexes[0], options)
     elif vectors is not None:
         encode = _stored_vectors(indexes[0], vectors)
     return [replace(index, encode=encode) for index in indexes]
@@ -88,6 +88,13 @@ def _dense_parts(shards: Iterable[Path], options: Searching, vectors: Path | Non
 def encoded_by(encoder: Encoder) -> Callable[[pl.DataFrame], Vectors]:
     """Return the function from queries (qid, text) to their vectors."""
     return lambda queries: encoder.encode_queries(queries["text"].to_list())
+
+
+def _encoded_by(index: DenseIndex, options: Searching) -> Callable[[pl.DataFrame], Vectors]:
+    encoder = query_encoder(index, options.model, options.device, options.weight)
+    if hasattr(encoder, "limit"):  # behind an API
+        encoder.limit(Calling(timeout=options.timeout))
+    return encoded_by(encoder)
 
 
 def _stored_vectors(index: DenseIndex, folder: Path) -> Callable[[pl.DataFrame], Vectors]:
@@ -179,7 +186,7 @@ def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Search
     dense = [(index, weight) for index, weight in weighted if isinstance(index, DenseIndex)]
     lexical = [(index, weight) for index, weight in weighted if isinstance(index, LexicalIndex)]
     for index, _ in dense:
-        index.encode = encoded_by(query_encoder(index, options.model, options.device, options.weight))
+        index.encode = _encoded_by(index, options)
     indexes, shares = zip(*dense, strict=True)
     bm25, share = lexical[0] if lexical else (None, 0.0)
     return HybridIndex(indexes, shares, bm25, share, threads=options.threads)
@@ -316,7 +323,7 @@ def query_encoder(
         problem = "its vectors come from another tool; pass vectors with --queries, or import it again with --model"
         raise path_error(index.folder, problem, code="no-encoder")
     options = read_manifest(index.folder).options
-    known = index.info.contract if model is None else None
+    known = index.info.contract if model is None or is_endpoint(model) else None
     model = model or model_of(index)
     changes = {**options["contract"], **({} if weight is None else {"weight": weight})}
     dtype: Precision = options.get("dtype", "fp32")  # a static encoder has none

@@ -38,6 +38,7 @@ from hybrid_cli.inputs.json_values import read_object
 from hybrid_cli.settings import Settings
 from hybrid_cli.settings.conversion import URL, has_url
 from hybrid_cli.storage import MANIFEST, Kind, disk, files
+from hybrid_cli.storage.files import cache_folder
 from hybrid_cli.threads import ThreadPool
 
 S = TypeVar("S", bound=Settings)
@@ -97,7 +98,7 @@ def local_paths(settings: S) -> Iterator[S]:
             ends.enter_context(uploading(url, settings))
         downloaded = _download(urls)
         ends.callback(inputs_on_machine.set, inputs_on_machine.get())
-        inputs_on_machine.set(partial(fetch_all, str(root()), downloaded))
+        inputs_on_machine.set(partial(fetch_all, str(cache_folder()), downloaded))
         yield settings.changed(**changes)
 
 
@@ -141,17 +142,11 @@ def _inputs(option: str, url: str) -> Iterator[str]:
             continue
         for role in manifest.inputs:
             source = manifest.input_path(role) if role.split()[0] in _RECORDED.get(manifest.kind, ()) else None
-            if source is not None and source.is_relative_to(root()):
+            if source is not None and source.is_relative_to(cache_folder()):
                 yield _url_of(source)
 
 
 # ---------------------------------------------------------------------------------------------------------------- URLs
-
-
-def root() -> Path:
-    """Return the folder of the cache: `HYBRID_CACHE`, else `hybrid` in the user's cache."""
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.realpath(Path(os.environ.get("HYBRID_CACHE") or f"{caches}/hybrid").expanduser()))
 
 
 def copy_of(url: str) -> Path:
@@ -162,11 +157,11 @@ def copy_of(url: str) -> Path:
     """
     scheme, _, key = url.partition("://")
     refuse_unsafe_name(key, url)
-    return root() / scheme / key
+    return cache_folder() / scheme / key
 
 
 def _url_of(copy: Path) -> str:
-    scheme, *key = copy.relative_to(root()).parts or ("",)
+    scheme, *key = copy.relative_to(cache_folder()).parts or ("",)
     return f"{scheme}://{'/'.join(key)}"
 
 
@@ -307,7 +302,9 @@ def _copy(url: str, states: States) -> None:
     """
     copy, what = copy_of(url), f"download {url}"
     copy.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(root() / f".{_bucket(url).replace('://', '.')}.lock"):  # the processes of a machine share the cache
+    with FileLock(
+        cache_folder() / f".{_bucket(url).replace('://', '.')}.lock"
+    ):  # the processes of a machine share the cache
         copies = _states_of_copies(copy)
         missing = {name for name, state in states.items() if copies.get(name) != state}
         stale = copies.keys() - states.keys()
@@ -351,7 +348,7 @@ def get_object(url: str, states: States, name: str) -> None:
 def _refuse_pending(copy: Path) -> None:
     """Refuse to replace the copy of an output that is not uploaded, and is around `copy` or in it."""
     inside = (path.with_name(path.name[1 : -len(".upload")]) for path in copy.rglob(".*.upload"))
-    for output in (copy, *(folder for folder in copy.parents if root() in folder.parents), *inside):
+    for output in (copy, *(folder for folder in copy.parents if cache_folder() in folder.parents), *inside):
         if _is_pending(output):
             problem = f"the finished output is not uploaded; repeat the command that writes it, or remove {output}"
             raise _refusal(_url_of(output), "unfinished-upload", problem)

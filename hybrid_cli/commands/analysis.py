@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hybrid_cli import plugins
 from hybrid_cli.commands.common import MEASURE, QUALITY, START, TOOLS, NameOrPath, as_names
+from hybrid_cli.encoders.options import MOST_CALLS, Calling
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import options
 from hybrid_cli.settings import MayWrite, Overwrites, ReadsFiles, Seeded, Settings, Writes
@@ -407,7 +408,6 @@ class Doctor(Settings):
 TWO_RUNS = "two runs"  # fact
 PERSON = "a person"  # fact: who judges
 BY_MACHINE = "Judging by a machine"
-TIMEOUT = 60.0  # seconds
 _machine_option = partial(option, panel=BY_MACHINE, recorded=False)
 
 
@@ -500,8 +500,8 @@ class Judge(ReadsFiles, Seeded):
     llm: str | None = _machine_option(None, metavar="URL", excluded=(when(reranker=GIVEN), when(program=GIVEN)))
     model: str | None = _machine_option(None, needed=when(llm=GIVEN))
     guidelines: OptionalPath = _machine_option(None)
-    timeout: float = _machine_option(TIMEOUT, above=0)
-    concurrency: int = _machine_option(4, minimum=1, maximum=256)
+    timeout: float = _machine_option(Calling.timeout, above=0)
+    concurrency: int = _machine_option(Calling.concurrency, minimum=1, maximum=MOST_CALLS)
     max_calls: int | None = _machine_option(None, minimum=1)
     reranker: str | None = _machine_option(None, excluded=when(program=GIVEN))
     qrels: OptionalPath = _machine_option(None, needed=when(reranker=GIVEN))

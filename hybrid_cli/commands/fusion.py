@@ -407,7 +407,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
 
     def search_options(self) -> SearchOptions:
         """Return the options of opening the retriever."""
-        return SearchOptions(device=self.device, threads=self.threads)
+        return SearchOptions(device=self.device, threads=self.threads, timeout=self.timeout)
 
 
 A_RUN = "a run"  # fact about the input of `rerank`

@@ -22,10 +22,18 @@ from hybrid_cli.commands.common import (
     ThreadedOnCluster,
     as_names,
 )
-from hybrid_cli.encoders.options import CombineMode, Combining, Precision, SparseArchitecture
+from hybrid_cli.encoders.options import MOST_CALLS, Calling, CombineMode, Combining, Precision, SparseArchitecture
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
-from hybrid_cli.indexes.options import FLAT, LEARNED, TRANSFORMER_INDEX, Engine, Searching, VectorType
+from hybrid_cli.indexes.options import (
+    ENDPOINT_INDEX,
+    FLAT,
+    LEARNED,
+    TRANSFORMER_INDEX,
+    Engine,
+    Searching,
+    VectorType,
+)
 from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
 from hybrid_cli.passages import Group
 from hybrid_cli.settings import MayWrite, Overwrites, Seeded, Settings, Threaded, Writes
@@ -147,6 +155,7 @@ class SearchOptions(OnDevice, Threaded, Searching):
         fb_docs: Feedback documents.
         fb_weight: Weight of the original query.
         model: Query encoder; required if the encoder has moved since indexing.
+        timeout: Seconds for an answer of the API that encodes queries.
         weight: Weight of the second encoder of a combination.
         ef_search: Overrides the search candidates stored in the index.
         nprobe: Overrides the number of probed lists stored in the index.
@@ -164,8 +173,9 @@ class SearchOptions(OnDevice, Threaded, Searching):
     cases = options_by(
         "index_kind",
         {
-            RETRIEVER: ("device", "min_probability"),
+            RETRIEVER: ("device", "min_probability", "timeout"),
             TRANSFORMER_INDEX: ("device",),
+            ENDPOINT_INDEX: ("timeout",),
             "a lexical index": ("engine", "rm3", "k1", "b"),
             LEARNED: ("model",),
             "a dense index": ("model", "weight"),
@@ -188,6 +198,7 @@ class SearchOptions(OnDevice, Threaded, Searching):
     fb_docs: int = _lexical_option(minimum=1)
     fb_weight: float = _lexical_option(minimum=0, maximum=1)
     model: str | None = _dense_option(recorded=False)
+    timeout: float = _dense_option(above=0, recorded=False)
     weight: float | None = _dense_option(shown="the combination's")
     faiss_device: str = _dense_option(recorded=False)
     ef_search: int | None = _dense_option(minimum=1)
@@ -296,7 +307,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
 
 
 INDEX, COMBINED, COMPUTATION = "Index", "Two encoders", "Computation"
-IMPORTED, SPARSE = "Vectors of other tools", "Learned sparse index"
+IMPORTED, SPARSE, ENDPOINT = "Vectors of other tools", "Learned sparse index", "Embeddings API"
 
 APPROXIMATE, GRAPH, LISTS = "an approximate index type", "a graph (HNSW)", "inverted lists (IVF)"  # facts
 SAMPLED, CHECKED = "an index type that is trained on a sample", "--recall-check"  # facts
@@ -409,10 +420,13 @@ DENSE_TEXTS, SPARSE_TEXTS = "a dense encoder", "a learned sparse encoder"  # fac
 IMPORTED_VECTORS = "vectors of another tool"
 ONE_INDEX, TWO_INDEXES = "a dense index", "two dense indexes"
 OF_TRANSFORMER, OF_STATIC = "a transformer encoder", "a static encoder"  # facts
+OF_ENDPOINT = "an encoder behind an API"  # fact
 ONE_MODEL, TWO_MODELS = "one model", "two models"  # facts
 _RUNNING = (DENSE_TEXTS, SPARSE_TEXTS, IMPORTED_VECTORS, TWO_INDEXES)  # jobs that run a model
 _OF_TYPE = ("ef_search", "nprobe", "memory", "min_recall", "faiss_device", "seed")  # which depend on --index-type
 _OF_WEIGHTS = ("architecture", "quantization", "expansion")
+_ON_MACHINES = ("devices", "ray_address")
+_OF_ENDPOINT = ("normalize", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len")
 _OF_VECTORS = ("queries", "split", "pooling", "normalize", "task", "append_eos", "vector_dtype")  # not of weights
 
 
@@ -462,7 +476,8 @@ class Texts(OnDevice, StoredVectors, Threaded, Writes):
     """Texts of documents or of queries, and the model that encodes them.
 
     Attributes:
-        model: Encoder: `minilm`, a folder, or a Hugging Face id. Two encoders are combined.
+        model: Encoder: `minilm`, a folder, a Hugging Face id, or `URL#NAME` of an embeddings API:
+            `http://localhost:8000/v1#NAME`. Two encoders are combined.
         queries: File of queries to encode, in place of a corpus.
         split: Encode the queries of this split of the collection.
         dtype: Precision of the model; `auto` is bf16 where the processor supports it natively, else fp32.
@@ -498,7 +513,24 @@ class EncodedTexts(ThreadedOnCluster, Texts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseTexts(EncodedTexts, VectorIndex, Weighted, Truncated, EncoderContract):
+class Called(Calling, Settings):
+    """An encoder behind an API. A key is read from HYBRID_API_KEY.
+
+    Attributes:
+        timeout: Seconds to wait for an answer of the server.
+        concurrency: Calls at a time.
+        max_calls: Most calls of the server, retries included; if more are needed, none is made.
+    """
+
+    option_panel = ENDPOINT
+
+    timeout: float = inherited(above=0, recorded=False)
+    concurrency: int = inherited(minimum=1, maximum=MOST_CALLS, recorded=False)
+    max_calls: int | None = inherited(minimum=1, recorded=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseTexts(EncodedTexts, VectorIndex, Weighted, Truncated, EncoderContract, Called):
     """The job of `encode` with a dense encoder."""
 
 
@@ -590,8 +622,9 @@ class Encode(DenseTexts, SparseTexts, ImportedVectors, RebuiltIndex, CombinedInd
         + options_by(
             "encoder",
             {
-                OF_TRANSFORMER: (EncoderContract, "device", "dtype", "batch_tokens", "truncate_dim"),
-                OF_STATIC: ("truncate_dim",),
+                OF_TRANSFORMER: (EncoderContract, "device", "dtype", "batch_tokens", "truncate_dim", *_ON_MACHINES),
+                OF_STATIC: ("truncate_dim", *_ON_MACHINES),
+                OF_ENDPOINT: (Called, "truncate_dim", *_OF_ENDPOINT),
             },
         )
         + options_by("models", {ONE_MODEL: (EncoderContract, "truncate_dim", "from_vectors"), TWO_MODELS: (Weighted,)})

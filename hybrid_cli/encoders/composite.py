@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hybrid_cli import storage
-from hybrid_cli.encoders.contract import COMBINATION, PAIR, Encoder, contract_to_store
+from hybrid_cli.encoders.contract import COMBINATION, ENDPOINT, PAIR, Encoder, contract_to_store
 from hybrid_cli.encoders.models import Known, open_encoder, refuse_changes, resolve
 from hybrid_cli.encoders.options import Combining, Precision
 from hybrid_cli.errors import InputError, option_error, path_error
@@ -114,6 +114,9 @@ class Combination:
 
 def refuse_equal(parts: Sequence[Encoder], names: Sequence[Any]) -> None:
     """Refuse to combine an encoder with itself, whose combination has the ranking of the encoder."""
+    if behind := [str(name) for name, part in zip(names, parts, strict=True) if hasattr(part, "limit")]:
+        reason = f"{behind[0]} is behind an API, and not combined; search both indexes, and fuse the runs"
+        raise option_error("model", names, reason, code="other-kind", kind=ENDPOINT)
     first, second = parts
     if first.fingerprint == second.fingerprint:
         raise InputError(f"{names[0]} and {names[1]}: the same encoder; name another", code="repeated-input")

@@ -185,7 +185,7 @@ def refuse_single_text(*lists: Sequence[str]) -> None:
         raise InputError("pass one title per text", code="number-of-values")
 
 
-def refuse_truncation(length: int | None, dim: int, folder: Path) -> None:
+def refuse_truncation(length: int | None, dim: int, folder: Path | str) -> None:
     """Refuse more leading values than the vectors of a model or of an index have."""
     if length is not None and not 0 < length <= dim:
         raise option_error("truncate_dim", length, f"the vectors of {folder} have {dim} values", limit=dim, path=folder)
@@ -195,6 +195,7 @@ C = TypeVar("C")
 KINDS = ("transformer", "static", "combination", "pair", "sparse")
 TRANSFORMER, STATIC, COMBINATION, PAIR, SPARSE = KINDS
 LIBRARY = "sentence-transformers"  # kind of an encoder that runs in that library
+ENDPOINT = "endpoint"  # kind of an encoder behind an API
 MODULE_KINDS = ("Dense", "LayerNorm", "Normalize")  # modules between pooling and vector, under its names
 SIDES = ("query", "document")  # also the folders of an encoder with two towers
 LONGEST = 1 << 20  # of lengths in word pieces and of vectors: beyond every model
@@ -705,7 +706,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         mine, theirs = stored.get(name), now.get(name)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
             sentences += [f"{name} {difference}" for difference in differences(mine, theirs)]
-        elif name != "weight" and mine != theirs:
+        elif name not in ("weight", "probe") and mine != theirs:
             sentences.append(f"{name}={mine!r}, not {theirs!r}")
     return sentences
 

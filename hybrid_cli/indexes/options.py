@@ -26,6 +26,7 @@ FLAT = "Flat"  # factory string of an exact index
 VectorType = Literal["float32", "float16"]
 Engine = Literal["matrix", "matrix-8bit", "lucene"]
 TRANSFORMER_INDEX, LEARNED = "an index of a transformer encoder", "a learned sparse index"
+ENDPOINT_INDEX = "an index of an encoder behind an API"
 
 BINARY_K = 1000  # candidates by Hamming distance, rescored with the float query
 
@@ -80,6 +81,7 @@ class Searching:
         rm3: expand queries with pseudo-relevance feedback, of `fb_terms` terms of `fb_docs` documents, with the weight
             `fb_weight` of the original query.
         model: query encoder.
+        timeout: seconds for an answer of the API that encodes queries.
         weight: weight of the second encoder of a combination.
         faiss_device: GPUs that search a flat index; see `faiss.pick_gpus`.
         ef_search: candidates during the search of an HNSW graph.
@@ -99,6 +101,7 @@ class Searching:
     fb_docs: int = FB_DOCS
     fb_weight: float = FB_WEIGHT
     model: str | None = None
+    timeout: float = 10.0
     weight: float | None = None
     faiss_device: str = VectorIndex.faiss_device
     ef_search: int | None = None

@@ -217,7 +217,7 @@ class TextShards:
         started: deque[tuple[Path, pa.Array, list[Path]]] = deque()  # the shards in progress, and files of their blocks
         parts: list[D] = []
         saved = monotonic()
-        for done in encoded(self._blocks(started, advance)):
+        for done in encoded(self.blocks(started, advance)):
             parts.append(done)
             advance(len(done[0]))
             path, ids, files = started[0]
@@ -233,7 +233,7 @@ class TextShards:
                 continue
             parts, saved = [], monotonic()
 
-    def _blocks(self, started: deque[tuple[Path, pa.Array, list[Path]]], advance: Advance) -> Iterator[Block]:
+    def blocks(self, started: deque[tuple[Path, pa.Array, list[Path]]], advance: Advance) -> Iterator[Block]:
         """Yield the texts that are to be encoded; `started` receives each shard before its blocks."""
         for number, shard in enumerate(storage.regroup(map(pa.table, self.texts), self.size), self.first):
             path = self.path_of(number)
@@ -278,7 +278,7 @@ def encode_texts(
         of_queries: the texts are queries, for messages.
         options: size of shards, type of the stored vectors.
         advance: called with the number of encoded texts.
-        gpu: the encoder is on a GPU.
+        gpu: the encoder takes many texts at once, as on a GPU.
         first: number of the first shard.
 
     Raises:
@@ -296,6 +296,12 @@ def encode_texts(
 
     shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE[gpu], first)
     shards.encode(encoded, write, read, advance)
+
+
+def remaining_blocks(folder: Path, texts: Iterable[Texts], options: Shards, gpu: bool) -> Iterator[Block]:
+    """Yield the blocks that `encode_texts` encodes in a folder, which may have shards and parts of one."""
+    shards = TextShards(texts, partial(shard_path, folder), options.shard_size, _AT_ONCE[gpu])
+    return shards.blocks(deque(), lambda _: None)
 
 
 def check_finite(vectors: np.ndarray, ids: pl.Series, what: str, remedy: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli.artifacts.indexes import group_of, manifests_of, metadata_of, open_texts
+from hybrid_cli.artifacts.indexes import group_of, index_kinds, manifests_of, metadata_of, open_texts
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.artifacts.retrievers import (
     RetrieverFiles,
@@ -33,6 +33,7 @@ from hybrid_cli.commands import SearchOptions
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.options import HITS
+from hybrid_cli.indexes.options import ENDPOINT_INDEX
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
@@ -406,7 +407,8 @@ def _files(path: Path) -> RetrieverFiles:
 
 
 def _opened(files: RetrieverFiles, options: SearchOptions) -> Retriever:
-    if any(manifest.kind == Kind.DENSE_INDEX for shards in files.manifests for manifest in shards):
+    dense = [manifest for shards in files.manifests for manifest in shards if manifest.kind == Kind.DENSE_INDEX]
+    if any(ENDPOINT_INDEX not in index_kinds(manifest) for manifest in dense):
         import_module("torch")  # batches of queries need it; the first one would wait for the import
     if is_retriever(files.folder):
         return open_retriever(files, options)

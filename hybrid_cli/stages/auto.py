@@ -32,7 +32,7 @@ from hybrid_cli.commands import (
     TrainDense,
 )
 from hybrid_cli.encoders.contract import read_contract
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.models import is_endpoint, resolve
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.fusion.weights import read_tuned
 from hybrid_cli.inputs.json_values import read_object
@@ -74,6 +74,9 @@ def auto(settings: Auto) -> Path:
     if settings.layers is not None and (file := resolve(settings.model) / "config.json").is_file():
         check_layers(settings.layers, int(read_object(file).get("num_hidden_layers", settings.layers)))
     path = RecommendedPath(settings)
+    if is_endpoint(settings.model) and (unfit := path.given(*_OF_TRAINING)):
+        problem = f"{settings.model} is behind an API, and is not trained; omit it"
+        raise option_error(next(iter(unfit)), None, problem, code="option-does-not-apply")
     path.check_outputs()
     try:
         return _follow(path)
@@ -253,9 +256,10 @@ class RecommendedPath:
             return
         words = self._passage_words
         self.run(self._source(documents, words=words))
-        if words or (unread := self._unread(documents)) is None:
+        length = self.document_length
+        if words or length is None or (unread := self._unread(documents, length)) is None:
             return
-        length, words = self.document_length, self.document_length // 2
+        words = length // 2
         split = unread > MOST_UNREAD
         how = f"divided into passages of {words} words, and have the score of the best one" if split else "kept whole"
         text = f"the first {length} tokens of a document, which the encoder reads, leave out {unread:.0%} of all"
@@ -271,13 +275,13 @@ class RecommendedPath:
         made = artifacts.find_manifest(path) if path.exists() else None
         return None if made is None else made.options.get("split_passages")
 
-    def _unread(self, documents: Path) -> float | None:
+    def _unread(self, documents: Path, length: int) -> float | None:
         """Return the share of the tokens of the documents that the start model does not read; None if unknown."""
         from hybrid_cli.encoders.models import open_encoder  # imports torch
         from hybrid_cli.indexes.shards import unread_share
 
         total = collections.document_count(documents)
-        encoder = open_encoder(resolve(self.settings.model), overrides={"doc_max_len": self.document_length})
+        encoder = open_encoder(resolve(self.settings.model), overrides={"doc_max_len": length})
         return unread_share(documents, encoder, total) if total and hasattr(encoder, "unread_tokens") else None
 
     @property
@@ -348,7 +352,7 @@ class RecommendedPath:
 
     def trained(self, plan: AutoPlan) -> str:
         """Train the model, and return it; return the start model if nothing trains it."""
-        if self.settings.max_steps == 0:
+        if self.settings.max_steps == 0 or is_endpoint(self.settings.model):
             return self.settings.model
         if plan.train.collection == self.at("collection") and self._trains_on_pseudo_queries:  # no pseudo-queries
             return self.settings.model
@@ -393,19 +397,26 @@ class RecommendedPath:
         return IndexBm25(corpus, output=self.index("bm25", corpus), lucene=False, **self.given("threads"))
 
     @property
-    def document_length(self) -> int:
-        """Return the tokens of a document that an index reads: the length of the start model, or the option."""
+    def document_length(self) -> int | None:
+        """Return the tokens of a document that an index reads: the length of the start model, or the option.
+
+        None for a model behind an API, which nothing is known of.
+        """
+        if is_endpoint(self.settings.model):
+            return None
         return self.settings.doc_max_len or read_contract(resolve(self.settings.model)).doc_max_len
 
     def encode(self, corpus: Path, model: str) -> Encode:
         """Return the settings that encode a corpus."""
+        lengths = self.given("doc_max_len")
+        if (length := self.document_length) is not None:
+            lengths = {"query_max_len": QUERY_LENGTH, "doc_max_len": length, **self.given("device")}
         return Encode(
             corpus,
             model=model,
-            query_max_len=QUERY_LENGTH,
-            doc_max_len=self.document_length,
             output=self.index("dense", corpus),
-            **self.given("device", "threads"),
+            **lengths,
+            **self.given("threads"),
         )
 
     def composed(self, corpus: Path, weights: Path | None = None) -> Compose:

@@ -26,6 +26,12 @@ def lock_file(path: Path) -> Path:
     return path.with_name(f"{scratch_path(path).name}.lock")
 
 
+def cache_folder() -> Path:
+    """Return the folder of the cache: `HYBRID_CACHE`, else `hybrid` in the user's cache."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.realpath(Path(os.environ.get("HYBRID_CACHE") or f"{caches}/hybrid").expanduser()))
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a scratch path next to `path`, for a file or a folder; it is renamed to `path` if the block succeeds.

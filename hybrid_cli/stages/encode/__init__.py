@@ -10,7 +10,7 @@ from hybrid_cli.commands import Encode
 from hybrid_cli.commands.common import as_names
 from hybrid_cli.commands.retrieval import DENSE_TEXTS, IMPORTED_VECTORS, ONE_INDEX, SPARSE_TEXTS, TWO_INDEXES
 from hybrid_cli.encoders.contract import SPARSE, kind_of, preset_fields
-from hybrid_cli.encoders.models import resolve
+from hybrid_cli.encoders.models import is_endpoint, resolve
 from hybrid_cli.errors import refuse_missing
 from hybrid_cli.stages import stage
 from hybrid_cli.stages.encode.dense import encode_dense
@@ -49,8 +49,10 @@ def encode(settings: Encode) -> Path:
     texts, kind = source_of(settings)
     if settings.from_vectors is not None:
         return import_vectors(settings, settings.from_vectors, texts, kind)
-    refuse_missing("torch", "transformers")
-    folders = [*map(resolve, as_names(settings.model))]
+    names = as_names(settings.model)
+    if not all(map(is_endpoint, names)):
+        refuse_missing("torch", "transformers")
+    folders = [*map(resolve, names)]
     preset = preset_fields(settings.preset, folders[0], sparse=True)
     if architecture := preset.pop("architecture", None):
         settings = settings.changed(architecture=settings.architecture or architecture)

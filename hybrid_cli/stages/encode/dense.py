@@ -11,14 +11,24 @@ from hybrid_cli import artifacts, console, storage
 from hybrid_cli.artifacts.indexes import model_input
 from hybrid_cli.artifacts.opening import limit_threads
 from hybrid_cli.commands.common import as_names
-from hybrid_cli.commands.retrieval import DENSE_TEXTS, DenseTexts
+from hybrid_cli.commands.retrieval import DENSE_TEXTS, OF_ENDPOINT, DenseTexts
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import TRANSFORMER, Encoder, kind_of, read_contract
+from hybrid_cli.encoders.endpoint import EndpointEncoder
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import shards as shards_module
-from hybrid_cli.indexes.shards import Block, Encoded, block_encoder, encode_texts, progress, shard_facts, shard_path
+from hybrid_cli.indexes.shards import (
+    Block,
+    Encoded,
+    block_encoder,
+    encode_texts,
+    progress,
+    remaining_blocks,
+    shard_facts,
+    shard_path,
+)
 from hybrid_cli.stages.encode import shared
 from hybrid_cli.storage import Kind
 from hybrid_cli.storage.layout import INDEX_ENCODER
@@ -41,7 +51,7 @@ def encode_dense(settings: DenseTexts, source: Path, kind: Kind, folders: list[P
         settings = shared.with_type(settings, binary)
     recorded = shared.without_contract(settings.recorded(job=DENSE_TEXTS, encoder=encoder_kind))
     settings = shared.on_cluster(settings)
-    dtype = shared.precision(settings.dtype, shared.device_of(settings))
+    dtype = shared.precision(settings, encoder_kind)
     precise = {"dtype": dtype} if "dtype" in recorded else {}
     inputs: dict[str, artifacts.Input] = {"corpus" if kind == Kind.DENSE_INDEX else "queries": source}
     inputs |= zip(("model", "second model"), map(model_input, models), strict=False)
@@ -53,16 +63,21 @@ def encode_dense(settings: DenseTexts, source: Path, kind: Kind, folders: list[P
     texts, total = shared.texts_in(source, kind)
     if not total:
         raise InputError(f"{source}: has no texts to encode", code="no-documents", path=source)
-    if kind == Kind.DENSE_INDEX:
-        shared.check_space(settings, encoder.dim, total, output)
+    many = encoder_kind == OF_ENDPOINT or shared.device_of(settings) != "cpu"  # texts at once
     with output.folder() as (work, counts):
+        if isinstance(encoder, EndpointEncoder):
+            encoder.limit(settings)
+            blocks = remaining_blocks(work, shared.texts_in(source, kind)[0], settings, many)
+            encoder.forecast(blocks, kind == Kind.VECTORS)
+        if kind == Kind.DENSE_INDEX:
+            shared.check_space(settings, encoder.dim, total, output)
         if len(folders) > 1:
             composite.write_combination(work / INDEX_ENCODER, folders, recipe, artifacts.hard_link)
         with progress("encode", partial(shard_path, work), total, settings.shard_size) as advance:
             resolved, of_queries = {"dtype": dtype, "contract": changes}, kind == Kind.VECTORS
             function = block_encoder(encoder, of_queries, settings.batch_tokens)
             encoded = shared.blocks(settings, function, partial(_start, of_queries, resolved))
-            encode_texts(work, texts, encoded, of_queries, settings, advance, shared.device_of(settings) != "cpu")
+            encode_texts(work, texts, encoded, of_queries, settings, advance, many)
         storage.refuse_lost(shard_path(work, number) for number in range(-(-total // settings.shard_size)))
         truncated = sum(int(shard_facts(path).get("truncated", 0)) for path in shards_module.shards(work))
         info = shared.info_of_encoder(encoder, total, truncated)

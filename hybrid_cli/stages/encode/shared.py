@@ -18,9 +18,8 @@ from hybrid_cli.commands import VectorIndex
 from hybrid_cli.commands import retrieval as jobs
 from hybrid_cli.commands.common import EncoderContract
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.contract import COMBINATION, STATIC, Encoder, kind_of
+from hybrid_cli.encoders.contract import COMBINATION, ENDPOINT, STATIC, Encoder, kind_of
 from hybrid_cli.encoders.models import pick_device, pick_devices, pick_dtype
-from hybrid_cli.encoders.options import Precision
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import construction
 from hybrid_cli.indexes.auto import RECALL_SAMPLE, choose, measure_recall
@@ -66,15 +65,20 @@ def texts_in(source: Path, kind: Kind, added: Path | None = None) -> tuple[Itera
 
 def encoder_of(folders: Sequence[Path]) -> str:
     """Return the fact about one or two dense encoders: two are a transformer if one is."""
+    if {*map(kind_of, folders)} == {ENDPOINT}:
+        return jobs.OF_ENDPOINT
     every = [
         part for folder in folders for part in (composite.parts(folder) if kind_of(folder) == COMBINATION else [folder])
     ]
     return jobs.OF_STATIC if all(kind_of(folder) == STATIC for folder in every) else jobs.OF_TRANSFORMER
 
 
-def precision(dtype: Precision, device: str) -> Any:
-    """Return the precision with `auto` resolved, because it affects the vectors."""
-    return str(pick_dtype(dtype, device)).replace("torch.bfloat", "bf").replace("torch.float", "fp")
+def precision(settings: jobs.Texts, encoder: str) -> Any:
+    """Return the precision with `auto` resolved, because it affects the vectors; fp32 of an encoder behind an API."""
+    if encoder == jobs.OF_ENDPOINT:
+        return "fp32"
+    device = device_of(settings) if isinstance(settings, jobs.EncodedTexts) else pick_device(settings.device)
+    return str(pick_dtype(settings.dtype, device)).replace("torch.bfloat", "bf").replace("torch.float", "fp")
 
 
 def device_of(settings: jobs.EncodedTexts) -> str:

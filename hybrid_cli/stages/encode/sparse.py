@@ -36,7 +36,7 @@ def encode_sparse(settings: SparseTexts, source: Path, changes: dict[str, Any]) 
         reason = "a sparse encoder is not combined with another; search both and fuse the runs"
         raise option_error("model", names, reason, code="other-kind", kind="sparse")
     settings = shared.on_cluster(settings)
-    dtype = shared.precision(settings.dtype, shared.device_of(settings))
+    dtype = shared.precision(settings, OF_TRANSFORMER)
     contract = read_sparse_contract(resolve(names[0]), settings.architecture).changed(**changes)
     steps = quantization_steps(settings, contract.counts)
     options = {

@@ -24,7 +24,7 @@ from hybrid_cli.commands.common import as_names
 from hybrid_cli.encoders import composite
 from hybrid_cli.encoders.composite import Combination, CombinationRecipe, refuse_equal
 from hybrid_cli.encoders.contract import SPARSE, kind_of, preset_fields, refuse_truncation
-from hybrid_cli.encoders.models import open_encoder, pick_device, resolve
+from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.construction import check_recipe
 from hybrid_cli.indexes.dense import IndexInfo, combine_vectors
@@ -150,12 +150,12 @@ def import_vectors(settings: jobs.ImportedVectors, path: Path, source: Path, kin
     if model is not None:
         changes = {**preset_fields(settings.preset, resolve(model)), **changes}
     transformer = encoder_kind == jobs.OF_TRANSFORMER
-    dtype: Any = shared.precision(settings.dtype, pick_device(settings.device)) if transformer else ""
+    dtype: Any = shared.precision(settings, encoder_kind) if transformer else ""
     recorded = shared.without_contract(settings.recorded(**facts))
     inputs: dict[str, artifacts.Input] = {"corpus" if kind == Kind.DENSE_INDEX else "queries": source, "vectors": path}
     inputs |= {"ids": settings.ids} if settings.ids else {}
     inputs |= {"model": model_input(model)} if model else {}
-    precise = {} if encoder_kind == jobs.OF_STATIC else {"dtype": dtype}
+    precise = {} if encoder_kind in (jobs.OF_STATIC, jobs.OF_ENDPOINT) else {"dtype": dtype}
     output = artifacts.output_of(settings, kind, inputs, {**recorded, "contract": changes, **precise})
     if output.up_to_date:
         return shared.check_recall(settings, output)

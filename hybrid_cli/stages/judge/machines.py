@@ -11,24 +11,17 @@ import hashlib
 import json
 import math
 import os
-import random
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import threading
-import urllib.error
-import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import polars as pl
@@ -36,19 +29,15 @@ import polars as pl
 from hybrid_cli import console, storage
 from hybrid_cli.collections.journal import HIGHEST, MACHINE, SUFFIX, Answer, Journal, Pair, now
 from hybrid_cli.collections.readers.qrels import JudgmentFile
-from hybrid_cli.commands.analysis import TIMEOUT
-from hybrid_cli.console import plain
+from hybrid_cli.encoders.options import Calling
 from hybrid_cli.errors import HybridError, InputError, option_error, path_error
+from hybrid_cli.http_client import Api, SpentError
 from hybrid_cli.storage import disk
 from hybrid_cli.threads import ThreadPool
 
-KEY_VARIABLE = "HYBRID_API_KEY"
 PROMPT_VERSION = 1  # a change of the prompt makes new answers
 _MOST_BYTES = 1 << 20  # of an answer
-DELAYS = (0.5, 1.0, 2.0, 4.0)  # seconds before each retry
-_LONGEST_DELAY = 60.0
 LONGEST_TEXT = 10_000  # characters of a passage; more seldom fits, and the best part is first
-_SHOWN = 200  # characters of a server's message
 
 _INSTRUCTIONS = """\
 You grade how well a passage answers a search query. Use exactly one of these grades:
@@ -83,10 +72,6 @@ class Question:
 
 class BadAnswerError(Exception):
     """An answer that is no grade of the question."""
-
-
-class SpentError(Exception):
-    """The calls of `--max-calls` are made."""
 
 
 class Judge(ABC):
@@ -187,59 +172,6 @@ def _last_object(text: str) -> dict[str, Any] | None:
 # ---------------------------------------------------------------------------------------------------------------- chat
 
 
-class _Http(HTTPConnection):
-    """A connection whose socket is known to the handler that opened it."""
-
-    def __init__(self, opened: Callable[[socket.socket], None], *words: Any, **options: Any):
-        super().__init__(*words, **options)
-        self._opened = opened
-
-    def connect(self) -> None:
-        """Connect."""
-        super().connect()
-        self._opened(self.sock)
-
-
-class _Https(_Http, HTTPSConnection):
-    """An encrypted connection."""
-
-
-class _Connections(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens one connection at a time for each thread; `end` ends it, whatever the thread waits for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sockets: dict[int, socket.socket] = {}
-
-    def http_open(self, request: urllib.request.Request) -> HTTPResponse:
-        """Open a connection."""
-        return self.do_open(partial(_Http, self._open), request)  # type: ignore[arg-type]
-
-    def https_open(self, request: urllib.request.Request) -> HTTPResponse:
-        """Open an encrypted connection."""
-        return self.do_open(partial(_Https, self._open), request)  # type: ignore[arg-type]
-
-    def _open(self, opened: socket.socket) -> None:
-        self._sockets[threading.get_ident()] = opened
-
-    def end(self, thread: int) -> None:
-        """End the connection of a thread."""
-        with contextlib.suppress(KeyError, OSError):  # closed before
-            self._sockets.pop(thread).shutdown(socket.SHUT_RDWR)
-
-    def end_all(self) -> None:
-        """End all connections."""
-        for thread in list(self._sockets):
-            self.end(thread)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection, so that texts and key reach the named server alone."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Return no further request."""
-
-
 @dataclass
 class ChatJudge(Judge):
     """A model behind an OpenAI chat API.
@@ -255,87 +187,42 @@ class ChatJudge(Judge):
     url: str
     model: str
     guidelines: str = ""
-    timeout: float = TIMEOUT
+    timeout: float = Calling.timeout
     most_calls: int | None = None
-    calls: int = 0
     _optional: tuple[str, ...] = _OPTIONAL
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _closed: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-        except ValueError:
-            parts = urlsplit("")
-        if parts.scheme not in ("http", "https") or not parts.hostname or not self.url.isascii():
-            raise option_error("llm", self.url, "is no URL of a server: http://HOST:PORT/v1", code="not-a-url")
-        path = parts.path.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-        self._endpoint = parts._replace(path=path, fragment="").geturl()
-        self._headers = {"Content-Type": "application/json"}
-        if secret := os.environ.get(KEY_VARIABLE, "").strip():
-            if not (secret.isascii() and secret.isprintable()):
-                raise HybridError(f"{KEY_VARIABLE}: is no key, which has printable characters", code="not-a-key")
-            self._headers["Authorization"] = f"Bearer {secret}"
-        self._connections = _Connections()
-        self._opener = urllib.request.build_opener(_NoRedirect, self._connections)
+        self._api = Api(self.url, "llm", self.timeout, self.most_calls, _MOST_BYTES)
         self.name = in_one_word(self.model)
         self.identity = json.dumps(["chat", self.model, PROMPT_VERSION, self.guidelines])  # the server may move
 
     def grade(self, question: Question, key: str) -> int:
         """See `Judge`."""
-        content = self._answer(messages(question, key, self.guidelines))
+        content = self._content(self._answer(messages(question, key, self.guidelines)))
         return grade_of_answer(content, short(key))
 
     def tokens(self, question: Question) -> int:
         """See `Judge`: four characters a token."""
         return sum(len(message["content"]) for message in messages(question, "0" * 12, self.guidelines)) // 4
 
-    def _answer(self, chat: list[dict[str, str]]) -> str:
-        """Return the content of the answer; errors of a moment are retried after a delay."""
-        problem = ""
-        for delay in (*DELAYS, None):
-            optional = self._optional
-            try:
-                return self._content(self._post(chat, optional))
-            except urllib.error.HTTPError as error:
-                problem = self._reason(error)
-                if error.code in (400, 422) and optional:  # the server may not know a field, or its value
-                    refused = next((name for name in optional if name in problem), optional[-1])
-                    self._optional = tuple(name for name in optional if name != refused)
-                    continue
-                if error.code != 429 and error.code < 500:
-                    raise self._failure(f"refuses the request: {problem}", "server-refuses", error.code) from None
-                asked = error.headers.get("Retry-After", "")
-                wait = float(asked) if asked.isascii() and asked.isdigit() else 0.0
-            except (OSError, HTTPException) as error:  # refused, no such host, timeout, connection lost
-                problem, wait = str(getattr(error, "reason", error)) or type(error).__name__, 0.0
-            if delay is not None:
-                self._closed.wait(min(max(wait, delay * random.uniform(1, 1.5)), _LONGEST_DELAY))
-            if self._closed.is_set():
-                break
-        raise self._failure(f"gives no answer after {len(DELAYS) + 1} calls: {problem}", "server-down")
-
-    def _post(self, chat: list[dict[str, str]], optional: Sequence[str]) -> bytes:
-        with self._lock:
-            if self.most_calls is not None and self.calls >= self.most_calls:
-                raise SpentError
-            self.calls += 1
+    def _answer(self, chat: list[dict[str, str]]) -> bytes:
+        """Return the answer to a chat; a field that the server does not know, or its value, is left out."""
         schema = {"name": "grade", "strict": True, "schema": _SCHEMA}
         further = {"temperature": 0, "response_format": {"type": "json_schema", "json_schema": schema}}
-        body = {"model": self.model, "messages": chat} | {name: further[name] for name in optional}
-        request = urllib.request.Request(self._endpoint, json.dumps(body).encode(), self._headers)
-        clock = threading.Timer(self.timeout, self._connections.end, [threading.get_ident()])
-        clock.start()
-        try:
-            with self._opener.open(request, timeout=self.timeout) as answer:
-                return bytes(answer.read(_MOST_BYTES))
-        finally:
-            clock.cancel()
+        while True:
+            optional = self._optional
+            body = {"model": self.model, "messages": chat} | {name: further[name] for name in optional}
+            try:
+                return self._api.ask("/chat/completions", body)
+            except HybridError as error:
+                if error.fields.get("status") not in (400, 422) or not optional:
+                    raise
+                refused = next((name for name in optional if name in str(error.fields["reason"])), optional[-1])
+                self._optional = tuple(name for name in optional if name != refused)
 
     def close(self) -> None:
         """End the running calls."""
-        self._closed.set()
-        self._connections.end_all()
+        self._api.close()
 
     @staticmethod
     def _content(body: bytes) -> str:
@@ -349,15 +236,6 @@ class ChatJudge(Judge):
             raise BadAnswerError("no text")
         return content
 
-    @staticmethod
-    def _reason(error: urllib.error.HTTPError) -> str:
-        with error:
-            text = error.read(_SHOWN * 4).decode("utf-8", "replace")
-        return f"{error.code} {' '.join(plain(text).split())[:_SHOWN]}"
-
-    def _failure(self, reason: str, code: str, status: int | None = None) -> HybridError:
-        return HybridError(f"--llm {self.url}: {reason}", code=code, option="llm", value=self.url, status=status)
-
 
 # ------------------------------------------------------------------------------------------------------------- command
 
@@ -369,7 +247,7 @@ class CommandJudge(Judge):
     `timeout` seconds is ended.
     """
 
-    def __init__(self, command: str, timeout: float = TIMEOUT):
+    def __init__(self, command: str, timeout: float = Calling.timeout):
         self.name, self.identity = in_one_word(command), json.dumps(["command", command])
         self._lock, self._timeout, self._late = threading.Lock(), timeout, False
         pipe = subprocess.PIPE
