@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 41_682,
-    "files": 281,
+    "code lines": 42_046,
+    "files": 283,
     "commands": 38,
     "names of options": 242,
     "conditions": 160,
     "layers": 12,
-    "test lines": 42_650,
+    "test lines": 42994,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

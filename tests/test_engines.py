@@ -137,6 +137,7 @@ def composed(tiny: Path, tiny_bert: Path, tmp_path_factory: pytest.TempPathFacto
     return compose([folder / "bm25", folder / "dense"], method="weighted-sum", output=folder / "retriever")
 
 
+@pytest.mark.usefixtures("no_delays")
 @pytest.mark.parametrize(
     ("engine", "problem"),
     [

@@ -426,7 +426,9 @@ _RUNNING = (DENSE_TEXTS, SPARSE_TEXTS, IMPORTED_VECTORS, TWO_INDEXES)  # jobs th
 _OF_TYPE = ("ef_search", "nprobe", "memory", "min_recall", "faiss_device", "seed")  # which depend on --index-type
 _OF_WEIGHTS = ("architecture", "quantization", "expansion")
 _ON_MACHINES = ("devices", "ray_address")
-_OF_ENDPOINT = ("normalize", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len")
+_OF_ENDPOINT = (
+    *("normalize", "truncate_dim", "query_prefix", "doc_prefix", "title_separator", "query_max_len", "doc_max_len"),
+)
 _OF_VECTORS = ("queries", "split", "pooling", "normalize", "task", "append_eos", "vector_dtype")  # not of weights
 
 
@@ -622,9 +624,9 @@ class Encode(DenseTexts, SparseTexts, ImportedVectors, RebuiltIndex, CombinedInd
         + options_by(
             "encoder",
             {
-                OF_TRANSFORMER: (EncoderContract, "device", "dtype", "batch_tokens", "truncate_dim", *_ON_MACHINES),
+                OF_TRANSFORMER: (EncoderContract, *_OF_ENDPOINT, "device", "dtype", "batch_tokens", *_ON_MACHINES),
                 OF_STATIC: ("truncate_dim", *_ON_MACHINES),
-                OF_ENDPOINT: (Called, "truncate_dim", *_OF_ENDPOINT),
+                OF_ENDPOINT: (Called, *_OF_ENDPOINT),
             },
         )
         + options_by("models", {ONE_MODEL: (EncoderContract, "truncate_dim", "from_vectors"), TWO_MODELS: (Weighted,)})
