@@ -59,7 +59,7 @@ LIMITS = {
     "names of options": 242,
     "conditions": 160,
     "layers": 12,
-    "test lines": 42994,
+    "test lines": 42_994,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
