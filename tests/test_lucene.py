@@ -29,7 +29,7 @@ from hybrid_cli.lexical import analyze, english, english_words, jvm, lucene
 from hybrid_cli.lexical.analysis import Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.index import ExpandedQueries
-from hybrid_cli.lexical.word_rules import english_rules
+from hybrid_cli.lexical.word_rules import word_rules
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.prepare import prepare
 from hybrid_cli.storage import Kind
@@ -184,7 +184,7 @@ def test_every_character_is_split_and_stemmed_as_lucene_does() -> None:
 
 
 def letters_by_kind() -> list[str]:
-    kinds = english_rules().kinds
+    kinds = word_rules().kinds
     usual = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chr(code) != "\n"]
     members: dict[int, list[str]] = {}
     for code in usual:

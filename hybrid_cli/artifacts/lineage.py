@@ -9,6 +9,7 @@ from pathlib import Path
 from hybrid_cli.artifacts.inputs import Recorded, recorded_input
 from hybrid_cli.artifacts.manifest import Manifest, find_manifest, read_manifest
 from hybrid_cli.errors import InputError, path_error
+from hybrid_cli.lexical.options import analysis_of
 from hybrid_cli.storage import Kind, layout
 from hybrid_cli.storage.files import sizes
 from hybrid_cli.storage.records import fingerprint
@@ -189,11 +190,11 @@ def curve_owners(runs: Mapping[str, Path]) -> dict[Path, str]:
 
 
 def language(run: Path) -> str | None:
-    """Return the language of the lexical index of a run, if there is one."""
+    """Return the name of the analysis of the lexical index of a run, if there is one."""
     for index in indexes_of(run):
         manifest = read_manifest(index)
         if manifest.kind == Kind.LEXICAL_INDEX:
-            return str(manifest.options["language"])
+            return analysis_of(manifest.options)
     return None
 
 

@@ -43,6 +43,7 @@ _LIBRARIES = (
     "numpy",
     "selectolax",
     "sentencex",
+    "py3langid",
     "altair",
 )
 

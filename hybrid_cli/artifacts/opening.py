@@ -31,6 +31,7 @@ from hybrid_cli.indexes.options import FLAT, Searching
 from hybrid_cli.indexes.shards import Vectors, read_ids, read_vectors
 from hybrid_cli.lexical.impacts import READ_WHOLE
 from hybrid_cli.lexical.index import ExpandedQueries, LexicalIndex, read_parameters
+from hybrid_cli.lexical.options import analysis_of
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
 from hybrid_cli.runs import SortedIds
@@ -149,8 +150,8 @@ def _open_lucene(path: Path, options: Searching, manifest: Manifest, rm3: Rm3 | 
         raise option_error("engine", "lucene", reason, code=code, path=path)
     from hybrid_cli.lexical.lucene import LuceneIndex
 
-    language = manifest.options["language"]
-    return LuceneIndex(path, docids_of(path), options.k1, options.b, rm3, options.threads, language)
+    name = analysis_of(manifest.options)
+    return LuceneIndex(path, docids_of(path), options.k1, options.b, rm3, options.threads, name)
 
 
 def open_hybrid(paths: Sequence[Path], weights: Sequence[float], options: Searching | None = None) -> HybridIndex:
@@ -252,7 +253,7 @@ def open_bm25(folder: Path, k1: float | None = None, b: float | None = None) -> 
         storage.check_parts(folder, *READ_WHOLE, layout.DOCIDS, layout.PARAMETERS)
         recorded = read_parameters(folder)
         parameters = (recorded["k1"] if k1 is None else k1, recorded["b"] if b is None else b)
-        return LexicalIndex.load(folder, manifest.options["language"], parameters)
+        return LexicalIndex.load(folder, analysis_of(manifest.options), parameters)
 
 
 def encoder_of(folder: Path, manifest: Manifest, model: str | Path | None, device: str) -> TermWeights:

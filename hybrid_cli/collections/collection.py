@@ -417,6 +417,18 @@ def _split_file(path: Path, split: str | None, role: str) -> Path:
     return path / f"{role}.{split}.parquet"
 
 
+def counts_of(path: Path) -> dict[str, Any]:
+    """Return the counts that `prepare` stored with a collection, given by its folder or one of its files."""
+    made = storage.find_record(path if path.is_dir() and path.name != layout.CORPUS_FOLDER else path.parent)
+    return made.counts if made is not None and made.kind == Kind.COLLECTION else {}
+
+
+def languages_of(path: Path) -> dict[str, int]:
+    """Return the number of documents in each language that `prepare` found."""
+    counts: dict[str, int] = counts_of(path).get("languages", {}).get("documents", {})
+    return counts
+
+
 def queries_in_corpus(path: Path, split: str | None = None) -> int:
     """Return the number of queries of a split that are documents of the corpus, as `prepare` counted it.
 
@@ -424,11 +436,10 @@ def queries_in_corpus(path: Path, split: str | None = None) -> int:
         path: a collection, or a file with the queries or qrels of a split; 0 for a file outside of a collection.
         split: None for a file, and for a collection if only one split has judgments, or queries where none has.
     """
-    folder = path if path.is_dir() else path.parent
-    made = storage.find_record(folder)
-    counts = made.counts.get("queries_in_corpus", {}) if made is not None and made.kind == Kind.COLLECTION else {}
+    counts = counts_of(path).get("queries_in_corpus", {})
     if not counts:
         return 0
+    folder = path if path.is_dir() else path.parent
     file = _split_file(path, split, "qrels" if _splits(folder, "qrels") else "queries")
     return int(counts.get(file.stem.partition(".")[2], 0))
 

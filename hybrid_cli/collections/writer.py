@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import polars as pl
 import pyarrow as pa
 
-from hybrid_cli import storage, words
+from hybrid_cli import languages, storage, words
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, Rows
 from hybrid_cli.collections.source import Document, Judgment, Location, Query, Source, checked_split
+from hybrid_cli.draws import StreamSample
 from hybrid_cli.errors import path_error
 from hybrid_cli.storage import Kind, Record, disk, layout
 
@@ -66,6 +67,7 @@ class CollectionWriter:
     advance: Callable[[int], None] = lambda count: None
     problems: dict[str, Problem] = field(default_factory=dict)
     left_out: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
+    _samples: dict[str, StreamSample] = field(default_factory=dict)
 
     def write(self) -> dict[str, Any]:
         """Write corpus, queries and judgments.
@@ -88,10 +90,25 @@ class CollectionWriter:
                 name: {"count": problem.count, "examples": problem.examples} for name, problem in self.problems.items()
             },
             **({"metadata": dict(types)} if (types := self.source.metadata) else {}),
+            **self._of_samples(),
             **({"queries_in_corpus": same} if same else {}),
             **({"other_content": left_out} if (left_out := self._left_out()) else {}),
             **self.source.facts,
         }
+
+    def _sample(self, what: str, texts: list[str]) -> None:
+        self._samples.setdefault(what, StreamSample(languages.TEXTS, seed=0)).add(
+            [text[: languages.LETTERS] for text in texts]
+        )
+
+    def _of_samples(self) -> dict[str, Any]:
+        """Return the number of documents and queries in each language, and the share of compound names in all words."""
+        counts = {what: languages.count(sample.texts()) for what, sample in self._samples.items()}
+        sampled = {what: languages.TEXTS for what, own in self._samples.items() if own.seen > languages.TEXTS}
+        texts = self._samples["documents"].texts()
+        names = sum(1 for text in texts for _ in words.compound_names(text))
+        share = round(names / max(1, sum(len(text.split()) for text in texts)), 3)
+        return {"languages": counts, "compound_names": share, **({"sampled": sampled} if sampled else {})}
 
     def _left_out(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return counts for the manifest: documents or queries -> kind -> name -> number, the largest first."""
@@ -138,6 +155,7 @@ class CollectionWriter:
             for row in batch:
                 self._check_text(row, "documents")
             docids, titles, texts, _, rest, _ = zip(*batch, strict=True)
+            self._sample("documents", [f"{title}\n{text}" for title, text in zip(titles, texts, strict=True)])
             self.advance(len(batch))
             columns = [docids, titles, texts, *zip(*rest, strict=True)]
             arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
@@ -153,6 +171,7 @@ class CollectionWriter:
             rows.setdefault(checked_split(query.split), []).append(query)
         self._refuse("duplicate queries", self.on_duplicate, _KEEP_ONE)
         for split, queries in sorted(rows.items()):
+            self._sample("queries", [query.text for query in queries])
             columns = {name: [getattr(query, name) for query in queries] for name in ("qid", "text", "answers")}
             self._write_split("queries", split, columns, Kind.QUERIES)
         return {split: {query.qid for query in queries} for split, queries in sorted(rows.items())}

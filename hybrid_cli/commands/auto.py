@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from hybrid_cli.collections.options import OnDangling, OnDuplicate, OnError, PseudoQueries
 from hybrid_cli.commands.common import MEASURE, START, EncoderContract, OnDevice, StartModel
 from hybrid_cli.commands.data import PSEUDO, Prepare, PrepareFiles, PrepareRows
+from hybrid_cli.commands.retrieval import IndexBm25
 from hybrid_cli.errors import option_error
 from hybrid_cli.settings import Seeded, Threaded, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, redeclare, scope, when
@@ -68,6 +69,7 @@ class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
         shown="whole documents; half the tokens that the encoder reads, if documents lose over half of theirs",
     )
     passage_stride: int | None = redeclare(Prepare, "passage_stride")
+    identifiers: bool = redeclare(IndexBm25, "identifiers")
     max_steps: int | None = option(
         None,
         minimum=0,

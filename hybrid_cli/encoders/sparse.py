@@ -32,7 +32,8 @@ from hybrid_cli.encoders.options import DEVICE, Precision, SparseArchitecture
 from hybrid_cli.encoders.transformer import BATCH_TOKENS, batches_by_length, unread_share
 from hybrid_cli.errors import option_error, path_error
 from hybrid_cli.inputs.json_values import read_object
-from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer
+from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.storage import disk
 from hybrid_cli.storage.layout import CONTRACT, IDF_TABLE, MODULES
 

@@ -27,7 +27,7 @@ from hybrid_cli.fusion.methods import METHODS, FusionRecipe, Transform, unchange
 from hybrid_cli.fusion.options import Missing
 from hybrid_cli.http_client import Api
 from hybrid_cli.indexes.shards import Advance
-from hybrid_cli.lexical.options import BM25Options
+from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.passages import MAX, NO_GROUPS, Group
 from hybrid_cli.plugins import Lazy, Registry
 from hybrid_cli.runs import ranked
@@ -83,7 +83,7 @@ class Fusion:
     group: Group = NO_GROUPS
     hits: int = 10
     documents: int = 0
-    language: str = BM25Options.language
+    language: str = ENGLISH
     shares: tuple[float, ...] | None = None
 
     @property

@@ -17,8 +17,8 @@ from hybrid_cli.exports import engine
 from hybrid_cli.exports.documents import Served, write_line
 from hybrid_cli.fusion.methods import Transform, euclidean, of_query, reciprocal_rank
 from hybrid_cli.indexes.shards import Advance
-from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.lexical.english import STOP_WORDS
+from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.groups import are_passages, documents_of
 from hybrid_cli.storage import disk

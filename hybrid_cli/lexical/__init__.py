@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hybrid_cli.lexical.options import BM25Options
+from hybrid_cli.lexical.options import ENGLISH
 
 if TYPE_CHECKING:
     from hybrid_cli.lexical.analysis import LazyAnalyzer
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["analyze"]
 
 
-def analyze(texts: Sequence[str], language: str = BM25Options.language) -> list[list[str]]:
+def analyze(texts: Sequence[str], language: str = ENGLISH) -> list[list[str]]:
     """Return the terms of each text as `index-bm25 --language` indexes them, for BM25 in another program.
 
-    English needs no Java, except for long lists and other scripts.
+    English, Chinese and Korean need no Java. `en+identifiers` is the analysis of `--identifiers`.
 
     Args:
         texts: queries or documents.
-        language: language of the index; en by default.
+        language: language of the index, or the name of its analysis; en by default.
 
     Returns:
         The terms of each text.

@@ -28,10 +28,10 @@ import pyarrow.parquet as pq
 from hybrid_cli import storage
 from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import lucene
-from hybrid_cli.lexical.analysis import ENGLISH, STACKING, LazyAnalyzer
+from hybrid_cli.lexical.analysis import ANALYZERS, LazyAnalyzer
 from hybrid_cli.lexical.builder import Counted, PostingsBuilder, TermNumbers, count
 from hybrid_cli.lexical.impacts import Postings, save_array
-from hybrid_cli.lexical.options import weighted_fields
+from hybrid_cli.lexical.options import ENGLISH, IDENTIFIERS, STACKING, weighted_fields
 from hybrid_cli.storage import disk, layout
 from hybrid_cli.threads import ThreadPool
 
@@ -72,7 +72,8 @@ class Base:
 
 def needs_java(language: str, with_lucene: bool) -> bool:
     """Return whether building an index needs Java."""
-    return with_lucene or language != ENGLISH
+    name = language.partition(IDENTIFIERS)[0]
+    return with_lucene or (name != ENGLISH and name not in ANALYZERS)
 
 
 def build(
@@ -91,10 +92,10 @@ def build(
         corpus: returns an iterator over batches of documents (docid, title, text, other fields).
         folder: output folder.
         fields: indexed fields, such as `title` or `title=3`; see `contents`.
-        language: language of the analyzer.
+        language: name of the analysis.
         threads: CPU threads that count, and of Lucene.
         advance: called with the number of documents counted since the last call.
-        base: an index with the same fields and language, to which the documents of the corpus are added.
+        base: an index with the same fields and analysis, to which the documents of the corpus are added.
         with_lucene: build Lucene's index.
 
     Raises:
@@ -157,7 +158,7 @@ class _Counters:
 
     Attributes:
         fields: indexed fields.
-        language: language of the analyzer.
+        language: name of the analysis.
         numbers: numbers of the terms.
         for_lucene: whether Lucene's index is built.
     """
@@ -172,7 +173,7 @@ class _Counters:
 
         Documents have docid, and for Lucene contents: terms separated by spaces, or a text that it analyzes.
         """
-        workers = min(threads, _MOST_COUNTERS) if self.language == ENGLISH else 1
+        workers = min(threads, _MOST_COUNTERS) if not needs_java(self.language, with_lucene=False) else 1
         analyzer = LazyAnalyzer(self.language)
         analyzer.analyze([])  # starts Java for the languages that need it
         with ThreadPool(workers) as pool:
@@ -222,7 +223,7 @@ def build_shards(
         corpus: returns an iterator over batches of documents (docid, title, text, other fields).
         folder: output folder.
         fields: indexed fields, such as `title` or `title=3`; see `contents`.
-        language: language of the analyzer.
+        language: name of the analysis.
         sizes: number of documents of each shard.
         advance: called with the number of documents counted since the last call.
         first: number of the first shard; those before it are in `folder`.

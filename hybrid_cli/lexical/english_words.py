@@ -16,12 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hybrid_cli.lexical.english import STOP_WORDS, stem
-from hybrid_cli.lexical.word_rules import english_rules
+from hybrid_cli.lexical.word_rules import word_rules, word_spans
 
 Longs = npt.NDArray[np.int64]
 
 LONGEST = 100  # letters of a usual word
-LONGEST_UNITS = 255  # UTF-16 code units of a word; Lucene splits longer ones
 _QUOTES = "'\u2018\u2019"
 # Letters of Western and Central Europe and of Greece; not those whose lower case Java and Python compute differently.
 _LETTER = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u012f\u0131-\u017f\u0391-\u03a1\u03a4-\u03a9\u03b1-\u03c9"
@@ -89,24 +88,9 @@ def tokens_of(texts: pa.Array, terms: Callable[[str], Sequence[str]] = terms_of)
 
 def _words(text: str) -> list[str]:
     """Return the words of any text in lower case, in units of UTF-16."""
-    kinds_of, steps, ends, lower = english_rules()
-    units = text.translate(lower).encode("utf-16-le")
-    kinds, sizes = [kinds_of[ord(letter)] for letter in text], [1 + (ord(letter) > 0xFFFF) for letter in text]
-    words, at, unit = [], 0, 0
-    while at < len(text):
-        state, size, stop, length = 0, 0, at, 0
-        for read in range(at, len(text)):
-            size += sizes[read]
-            state = steps[state][kinds[read]]
-            if state < 0 or size > LONGEST_UNITS:
-                break
-            if ends[state]:
-                stop, length = read + 1, size
-        if length:
-            words.append("".join(map(chr, memoryview(units[2 * unit : 2 * (unit + length)]).cast("H"))))
-        unit += length or sizes[at]
-        at = max(stop, at + 1)
-    return words
+    lower = text.translate(word_rules().lower)
+    words = (lower[begin:end].encode("utf-16-le") for begin, end in word_spans(text))
+    return ["".join(map(chr, memoryview(word).cast("H"))) for word in words]
 
 
 def _without_possessive(word: str) -> str:

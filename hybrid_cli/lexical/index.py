@@ -23,11 +23,11 @@ from hybrid_cli import runs, storage
 from hybrid_cli.errors import HybridError, InputError
 from hybrid_cli.inputs.json_values import mismatch_of_fields, read_object
 from hybrid_cli.lexical import keys as keyed
-from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer, refuse_unknown
 from hybrid_cli.lexical.feedback import Feedback, FirstHits, Rm3
 from hybrid_cli.lexical.impacts import Impacts, Postings
 from hybrid_cli.lexical.keys import Bags
-from hybrid_cli.lexical.options import FB_DOCS, FB_TERMS, FB_WEIGHT, BM25Options
+from hybrid_cli.lexical.options import ENGLISH, FB_DOCS, FB_TERMS, FB_WEIGHT
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.runs.given import queries_table
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
@@ -96,7 +96,7 @@ class LexicalIndex(Index):
         self,
         impacts: Impacts,
         docids: pl.Series,
-        language: str = BM25Options.language,
+        language: str = ENGLISH,
         queries: TextAnalyzer | QueryWeights | None = None,
     ):
         """Wrap an impact matrix in memory; see `load` for one on disk.
@@ -104,8 +104,8 @@ class LexicalIndex(Index):
         Args:
             impacts: weighted postings.
             docids: [N] ids by row.
-            language: language of Anserini's analyzer.
-            queries: replaces Anserini's analyzer.
+            language: name of the analysis.
+            queries: replaces the analyzer of this name.
         """
         self.impacts, self.docids, self.language = impacts, docids, language
         self.allowed: npt.NDArray[np.bool_] | None = None
@@ -118,7 +118,8 @@ class LexicalIndex(Index):
 
     @classmethod
     def load(cls, folder: Path, language: str, parameters: tuple[float, float]) -> LexicalIndex:
-        """Open the matrix of BM25 in `folder` with (k1, b)."""
+        """Open the matrix of BM25 in `folder`, with the name of its analysis and (k1, b)."""
+        refuse_unknown(language, folder)
         return cls(Impacts.of(Postings.open(folder / layout.IMPACTS), *parameters), _docids(folder), language)
 
     @classmethod

@@ -22,11 +22,11 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.errors import HybridError, option_error
 from hybrid_cli.lexical import jvm
-from hybrid_cli.lexical.analysis import FIELD, Analyzer
+from hybrid_cli.lexical.analysis import FIELD, Analyzer, LazyAnalyzer
 from hybrid_cli.lexical.feedback import Rm3
 from hybrid_cli.lexical.impacts import decode_length
 from hybrid_cli.lexical.index import read_parameters
-from hybrid_cli.lexical.options import BM25Options
+from hybrid_cli.lexical.options import ENGLISH, IDENTIFIERS
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index
 from hybrid_cli.storage import layout
@@ -69,7 +69,7 @@ class Writer:
         settings.generatorClass = "DefaultLuceneDocumentGenerator"
         settings.index = str(folder.absolute())  # the JVM may have another working directory
         settings.language, settings.pretokenized, settings.threads = (
-            language or BM25Options.language,
+            language or ENGLISH,
             not language,
             threads,
         )
@@ -206,7 +206,7 @@ class LuceneIndex(Index):
         k1, b: override the stored values.
         rm3: parameters of RM3.
         threads: CPU threads; None for all cores.
-        language: language of the index.
+        language: name of the analysis of the index.
     """
 
     folder: Path
@@ -215,7 +215,7 @@ class LuceneIndex(Index):
     b: float | None = None
     rm3: Rm3 | None = None
     threads: int | None = None
-    language: str = BM25Options.language
+    language: str = ENGLISH
     kind = "Lucene"
 
     @cached_property
@@ -227,11 +227,13 @@ class LuceneIndex(Index):
     def _searcher(self) -> _Searcher:
         recorded = read_parameters(self.folder)
         k1, b = (recorded[name] if given is None else given for name, given in (("k1", self.k1), ("b", self.b)))
-        return _Searcher(self.folder / layout.LUCENE, Analyzer(self.language), k1, b, self.rm3)
+        return _Searcher(
+            self.folder / layout.LUCENE, Analyzer(self.language.partition(IDENTIFIERS)[0]), k1, b, self.rm3
+        )
 
     def prepare(self, queries: pl.DataFrame) -> pl.Series:
         """Return the texts of queries, which Lucene analyzes."""
-        return queries["text"]
+        return pl.Series(LazyAnalyzer(self.language).expanded(queries["text"].to_list()), dtype=pl.String)
 
     def hits(self, prepared: pl.Series, k: int) -> Hits:
         """See `Index`."""

@@ -1,4 +1,4 @@
-"""The words of Lucene's English analyzer as tables.
+"""The words of Lucene's StandardTokenizer as tables.
 
 Where Lucene's StandardTokenizer begins and ends a word is a table of states over kinds of characters. The rules are the
 word boundaries of Unicode 12.1 (UAX 29) with Lucene's changes: ideographs and hiragana are words of one character, runs
@@ -8,6 +8,7 @@ at its first character. The file `word_kinds.txt` holds the kinds of characters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -25,18 +26,21 @@ from hybrid_cli.lexical.automaton import One, Rule, Star, compile_rule, either, 
 _MARKS = "xszmkgh"
 _CASED = "AB"
 _CODES = 0x110000
+LONGEST_UNITS = 255  # UTF-16 code units of a word; Lucene splits longer ones
 
 
 class Rules(NamedTuple):
     """The rules of words.
 
     Attributes:
-        kinds: [0x110000] kind of each character.
+        letters: the kinds.
+        kinds: [0x110000] position in `letters` of the kind of each character.
         steps: [states, kinds] next state, -1 where no word continues; the first state is 0.
         ends: [states] whether a word can end in a state.
         lower: lower case of the characters that have one.
     """
 
+    letters: str
     kinds: bytes
     steps: list[list[int]]
     ends: list[bool]
@@ -44,13 +48,38 @@ class Rules(NamedTuple):
 
 
 @cache
-def english_rules() -> Rules:
-    """Return the rules of Lucene's English analyzer."""
+def word_rules() -> Rules:
+    """Return the rules of Lucene's StandardTokenizer."""
     letters, kinds = _kinds()
     steps, ends = compile_rule(_word(), letters)
     cased = np.flatnonzero(np.isin(kinds, [letters.index(letter) for letter in _CASED])).tolist()
     lower = {code: _lower(code) for code in cased}
-    return Rules(kinds.tobytes(), steps.tolist(), ends.tolist(), lower)
+    return Rules(letters, kinds.tobytes(), steps.tolist(), ends.tolist(), lower)
+
+
+def kinds_of(text: str) -> str:
+    """Return the kind of each character of a text, a letter each."""
+    rules = word_rules()
+    return "".join([rules.letters[rules.kinds[ord(letter)]] for letter in text])
+
+
+def word_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each word of a text."""
+    rules = word_rules()
+    kinds, sizes = [rules.kinds[ord(letter)] for letter in text], [1 + (ord(letter) > 0xFFFF) for letter in text]
+    at = 0
+    while at < len(text):
+        state, size, end = 0, 0, at
+        for read in range(at, len(text)):
+            size += sizes[read]
+            state = rules.steps[state][kinds[read]]
+            if state < 0 or size > LONGEST_UNITS:
+                break
+            if rules.ends[state]:
+                end = read + 1
+        if end > at:
+            yield at, end
+        at = max(end, at + 1)
 
 
 def _lower(code: int) -> int:

@@ -11,15 +11,16 @@ or data frames.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
+from hybrid_cli import languages
 from hybrid_cli.collections.collection import Collection
 from hybrid_cli.errors import InputError
-from hybrid_cli.lexical.options import MAX_K1, BM25Options, field_weight
+from hybrid_cli.lexical.options import MAX_K1, STACKING, BM25Options, field_weight
 from hybrid_cli.runs.given import DocumentsLike, as_array, documents_table
 from hybrid_cli.runs.index import Allowed, Known
 
@@ -41,7 +42,8 @@ class BM25(BM25Options):
         k1: saturation of term frequency; 0.9 by default.
         b: strength of document length normalization, from 0 to 1; 0.4 by default.
         fields: indexed fields, title and text by default; `title=3` counts each word of the title three times (BM25F).
-        language: analyzer: en (Porter stemmer) by default, or a code such as `de`, `fr` or `zh`.
+        language: analyzer: `en` (Porter stemmer), a code such as `de`, `fr` or `zh`; that of most documents by default.
+        identifiers: also index the parts of names such as `getUserById` and `foo.bar_baz`; False by default.
 
     Example:
         >>> from hybrid_cli import BM25
@@ -71,7 +73,7 @@ class BM25(BM25Options):
             InputError: unusable documents, no such field, or a language whose document lengths only Lucene knows.
             HybridError: Java is missing.
         """
-        from hybrid_cli.lexical.analysis import STACKING, LazyAnalyzer
+        from hybrid_cli.lexical.analysis import LazyAnalyzer, choose_language
         from hybrid_cli.lexical.build import contents
         from hybrid_cli.lexical.builder import PostingsBuilder
         from hybrid_cli.lexical.impacts import Impacts
@@ -84,14 +86,16 @@ class BM25(BM25Options):
             raise InputError(f"fields: {error}", code="invalid-field") from None
         if lacking := [name for name in names if table.schema.get(name) != pl.String]:
             raise InputError(f"the documents: no field {lacking[0]}", code="no-such-column", column=lacking[0])
+        texts = contents(table.to_arrow(), self.fields)["contents"].to_arrow()
         if self.language in STACKING:
             raise InputError(f"language {self.language}: needs an index on disk (index-bm25)", code="language")
-        builder, analyzer = PostingsBuilder(), LazyAnalyzer(self.language)
-        texts = contents(table.to_arrow(), self.fields)["contents"].to_arrow()
+        language = self.language or choose_language(languages.count_sample(texts.to_pylist()), with_lucene=False)
+        name = replace(self, language=language).analysis
+        builder, analyzer = PostingsBuilder(), LazyAnalyzer(name)
         for begin in range(0, len(texts), _BATCH):
             builder.add(*analyzer.document_tokens(texts.slice(begin, _BATCH)))
         impacts = Impacts.of(builder.finish(), self.k1, self.b)
-        return LexicalIndex(impacts, table["docid"], self.language).knowing(
+        return LexicalIndex(impacts, table["docid"], name).knowing(
             KnownTable(table, self, documents if isinstance(documents, Collection) else None)
         )
 

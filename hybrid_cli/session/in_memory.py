@@ -22,6 +22,7 @@ from hybrid_cli.encoders.options import MODEL
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import qrels_table
 from hybrid_cli.lexical.index import LexicalIndex
+from hybrid_cli.lexical.options import IDENTIFIERS
 from hybrid_cli.runs.given import frame_of, queries_table
 from hybrid_cli.runs.index import Index
 from hybrid_cli.session import Session, dense, imitation
@@ -180,5 +181,6 @@ def _labels(data: Any, lexical: LexicalIndex | None, options: Mapping[str, Any])
     else:
         cropped = settings.queries_from == "cropped" and _TRAIN in data.splits
         questions = collections.queries_path(data.path, _TRAIN) if cropped else None
-        queries = sentence_queries(collections.corpus_path(data.path), questions, lexical.language, settings)
+        language = lexical.language.partition(IDENTIFIERS)[0]
+        queries = sentence_queries(collections.corpus_path(data.path), questions, language, settings)
     return LabelsInMemory(queries, matrix_teacher(lexical, settings.depth), settings.depth)

@@ -22,6 +22,7 @@ from hybrid_cli.errors import PACKAGES, option_error
 from hybrid_cli.evaluation.measures import evaluate_run, parse_measures
 from hybrid_cli.evaluation.retrieved import removes_query
 from hybrid_cli.lexical import jvm
+from hybrid_cli.lexical.analysis import choose_language, refuse_unknown
 from hybrid_cli.lexical.build import Corpus, Setting, Tuning, build, build_shards, disk_of, memory_of, needs_java, tune
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
 from hybrid_cli.lexical.options import field_weight
@@ -34,7 +35,7 @@ _DOCUMENTS_AT_ONCE = 8192
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_CORPUS_OPTIONS = ("fields", "language", "lucene")  # other options change only k1 and b
+_CORPUS_OPTIONS = ("fields", "language", "identifiers", "lucene")  # other options change only k1 and b
 
 
 @stage(IndexBm25)
@@ -53,7 +54,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         HybridError: Java is missing and needed, or Lucene's counts differ from those of the matrix.
     """
     alone = not settings.given & {"lucene", "shards"} and not jvm.is_installed()
-    settings = settings.changed(lucene=False) if alone else settings
+    settings = _in_language(settings.changed(lucene=False) if alone else settings)
     output, inputs = settings.output, _inputs(settings)
     if settings.shards is not None:
         return _index_shards(settings, settings.shards, inputs)
@@ -61,7 +62,7 @@ def index_bm25(settings: IndexBm25) -> Path:
     target = artifacts.output_of(settings.changed(overwrite=settings.overwrite or reuse), Kind.LEXICAL_INDEX, inputs)
     if target.up_to_date:
         return output
-    if needs_java(settings.language, settings.lucene) and not reuse:
+    if needs_java(settings.analysis, settings.lucene) and not reuse:
         jvm.start()
     if alone:
         text = "index-bm25: the matrix alone, whose searches have Lucene's scores; for Lucene's own index: pip install"
@@ -75,7 +76,7 @@ def index_bm25(settings: IndexBm25) -> Path:
             _build(settings, work)
         stored = read_parameters(output) if reuse and settings.tune else {"k1": settings.k1, "b": settings.b}
         start = stored["k1"], stored["b"]
-        index = LexicalIndex.load(work, settings.language, start)
+        index = LexicalIndex.load(work, settings.analysis, start)
         index.threads = settings.threads
         tuning = _tune(index, inputs, settings) if settings.tune else None
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
@@ -83,6 +84,15 @@ def index_bm25(settings: IndexBm25) -> Path:
         counts.update(index.counts())
     _report(settings, target, index, tuning, reuse)
     return output
+
+
+def _in_language(settings: IndexBm25) -> IndexBm25:
+    """Return settings with an analyzer: the given one, else that of most documents."""
+    if settings.language is not None:
+        refuse_unknown(settings.language)
+        return settings
+    counts = collections.languages_of(settings.collection)
+    return settings.changed(language=choose_language(counts, settings.lucene and settings.shards is None))
 
 
 def _inputs(settings: IndexBm25) -> dict[str, Path]:
@@ -127,15 +137,15 @@ def _index_shards(settings: IndexBm25, shards: int, inputs: Mapping[str, Path]) 
     collections.docids(settings.collection)  # refuses repeated ids
     corpus = partial(collections.documents, settings.collection, _DOCUMENTS_AT_ONCE, _names(settings))
     _forecast(settings, corpus, total, shards, target.partial)
-    if needs_java(settings.language, with_lucene=False):
+    if needs_java(settings.analysis, with_lucene=False):
         jvm.start()
     sizes = [total * (number + 1) // shards - total * number // shards for number in range(shards)]
     with target.folder() as (work, counts):
         with console.progress("index-bm25", total, "documents") as advance:
-            build_shards(corpus, work, settings.fields, settings.language, sizes, advance)
+            build_shards(corpus, work, settings.fields, settings.analysis, sizes, advance)
         for number in range(shards):
             _record(work / layout.shard(number), (settings.k1, settings.b))
-        counts |= write_manifests(target, work, settings.language)
+        counts |= write_manifests(target, work, settings.analysis)
     target.note(f"{console.counted(document=total)} in {shards} shards")
     return settings.output
 
@@ -147,7 +157,7 @@ def _build(settings: IndexBm25, work: Path) -> None:
     _forecast(settings, corpus, documents, 1, work)
     with console.progress("index-bm25", documents, "documents") as advance:
         threads = settings.threads or cpu_count()
-        build(corpus, work, settings.fields, settings.language, threads, advance, with_lucene=settings.lucene)
+        build(corpus, work, settings.fields, settings.analysis, threads, advance, with_lucene=settings.lucene)
     storage.refuse_lost_rows(work, "documents", pq.read_metadata(work / layout.DOCIDS).num_rows, documents)
 
 

@@ -21,7 +21,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Label, SearchOptions
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes.shards import progress
-from hybrid_cli.lexical.analysis import ENGLISH
+from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs import Run

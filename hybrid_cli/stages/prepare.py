@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hybrid_cli import artifacts, console
+from hybrid_cli import artifacts, console, languages
 from hybrid_cli.collections.pseudo_queries import with_pseudo_queries
 from hybrid_cli.collections.source import (
     QUERY_ROLES,
@@ -103,6 +103,7 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
         if any(role.split()[0] in QUERY_ROLES for role in source.files):
             text = "  the queries of the source are left out; prepare it without --pseudo-queries to use them"
             console.note(text, code="queries-left-out", option="pseudo_queries")
+    _note_languages(counts["languages"])
     for line, (name, facts) in zip(problems, counts["problems"].items(), strict=True):
         console.note(f"  {line}", code="problem", problem=name, **facts)
     for line in _left_out(counts.get("other_content", {})):
@@ -110,6 +111,19 @@ def _note(settings: Prepare, source: Source, counts: dict[str, Any], problems: l
     if LONG_DOCUMENTS in counts["problems"] and settings.split_passages is None:
         text = "  most encoders cut long documents; --split-passages N divides them into passages of N words"
         console.note(text, code="long-documents", option="split_passages")
+
+
+def _note_languages(counts: dict[str, dict[str, int]]) -> None:
+    """Print the languages of documents and queries, unless all are English; warn where they differ."""
+    if any(languages.others(own, than=languages.ENGLISH) >= languages.NOTED for own in counts.values()):
+        named = (f"{what} {languages.listed(own)}" for what, own in counts.items() if own)
+        console.note(f"  languages: {', '.join(named)}", code="languages", **counts)
+    most = {what: languages.majority(own) for what, own in counts.items() if own}
+    if len(set(most.values())) > 1:
+        text = (
+            f"most documents have the language {most['documents']}, most queries {most['queries']}: BM25 finds little"
+        )
+        console.warn(f"{text}; use a multilingual encoder", code="query-language", **most)
 
 
 def _left_out(counts: dict[str, dict[str, dict[str, int]]]) -> Iterator[str]:

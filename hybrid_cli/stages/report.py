@@ -17,7 +17,7 @@ from hybrid_cli.commands import Report
 from hybrid_cli.commands.analysis import ACC
 from hybrid_cli.commands.common import NameOrPath
 from hybrid_cli.errors import option_error, refuse_missing
-from hybrid_cli.lexical.options import BM25Options
+from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.reporting import page, sections
 from hybrid_cli.reporting.complement import Texts
 from hybrid_cli.reporting.data import Findings, find
@@ -80,7 +80,7 @@ def report(settings: Report) -> Path:
         }
         studies = {name: at_depths(name, folder, plan) for name, folder in reranked.items()}
         languages = filter(None, map(lineage.language, plan.runs.values()))
-        parts = list(sections.sections(data, learned, held, next(languages, BM25Options.language), studies))
+        parts = list(sections.sections(data, learned, held, next(languages, ENGLISH), studies))
         judged, split = judgments(settings), f", {settings.split}" if settings.split else ""
         title = judged.stem if judged.is_file() else user_folder(judged).resolve().name + split
         for output in outputs:

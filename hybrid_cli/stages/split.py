@@ -45,11 +45,13 @@ def split(settings: Split) -> Path:
     output = artifacts.output_of(settings, Kind.COLLECTION, inputs, options)
     if output.up_to_date:
         return output.path
+    stored = collections.counts_of(settings.collection)
     own = _documents_among(queries, files, corpus)
     with output.folder() as (work, counts):
         clear(work)
         artifacts.hard_link(corpus, work / corpus.name)
         counts |= {"documents": collections.document_count(work), "queries": {}, "judgments": {}}
+        counts |= {name: value for name, value in stored.items() if name in ("languages", "compound_names", "sampled")}
         counts |= {"queries_in_corpus": {}} if own else {}
         for name, qids in folds.splits(parts, settings.dev).items():
             counts["queries"][name] = _write(output, work / f"queries.{name}.parquet", Kind.QUERIES, queries, qids)

@@ -14,7 +14,8 @@ from hybrid_cli.encoders.models import autocast
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.sparse_towers import TokenWeights
 from hybrid_cli.encoders.transformer import batches_by_length
-from hybrid_cli.lexical.analysis import ENGLISH, LazyAnalyzer
+from hybrid_cli.lexical.analysis import LazyAnalyzer
+from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.training import parallel
 from hybrid_cli.training.batches import Examples, batches
 from hybrid_cli.training.gradients import TOKENS_AT_ONCE

@@ -14,7 +14,7 @@ from hybrid_cli.encoders.models import is_endpoint, resolve
 from hybrid_cli.errors import refuse_missing
 from hybrid_cli.stages import stage
 from hybrid_cli.stages.encode.dense import encode_dense
-from hybrid_cli.stages.encode.shared import source_of
+from hybrid_cli.stages.encode.shared import source_of, warn_english_only
 from hybrid_cli.stages.encode.stored import combine_indexes, import_vectors, rebuild_index
 from hybrid_cli.storage import Kind
 
@@ -53,6 +53,8 @@ def encode(settings: Encode) -> Path:
     if not all(map(is_endpoint, names)):
         refuse_missing("torch", "transformers")
     folders = [*map(resolve, names)]
+    if kind == Kind.DENSE_INDEX:
+        warn_english_only(texts, names, folders)
     preset = preset_fields(settings.preset, folders[0], sparse=True)
     if architecture := preset.pop("architecture", None):
         settings = settings.changed(architecture=settings.architecture or architecture)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from hybrid_cli import cluster, console
+from hybrid_cli import cluster, console, languages
 from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.indexes import read_info
 from hybrid_cli.collections import collection as collections
@@ -18,7 +18,7 @@ from hybrid_cli.commands import VectorIndex
 from hybrid_cli.commands import retrieval as jobs
 from hybrid_cli.commands.common import EncoderContract
 from hybrid_cli.encoders import composite
-from hybrid_cli.encoders.contract import COMBINATION, ENDPOINT, STATIC, Encoder, kind_of
+from hybrid_cli.encoders.contract import COMBINATION, ENDPOINT, STATIC, Encoder, kind_of, reads_english_only
 from hybrid_cli.encoders.models import pick_device, pick_devices, pick_dtype
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes import construction
@@ -30,6 +30,7 @@ from hybrid_cli.reporting.tables import figure
 from hybrid_cli.reporting.terminal import show_candidates
 from hybrid_cli.storage import Kind
 
+MANY_OTHERS = 0.2  # share of documents in other languages than English
 MUCH_TRUNCATED = 0.1  # share of the documents above which the loss is a warning
 E = TypeVar("E", bound=jobs.EncodedTexts)
 
@@ -141,6 +142,16 @@ def warn_truncated(corpus: Path, encoder: Encoder, truncated: int, total: int) -
         limit=length,
         unread=round(unread, 3),
     )
+
+
+def warn_english_only(corpus: Path, models: Sequence[str], folders: Sequence[Path]) -> None:
+    """Warn about documents in languages that an English model cannot read."""
+    counts = collections.languages_of(corpus)
+    english = [model for model, folder in zip(models, folders, strict=True) if reads_english_only(folder)]
+    if english and (share := languages.others(counts, than=languages.ENGLISH)) >= MANY_OTHERS:
+        text = f"encode: {english[0]} reads English only, and the documents are {languages.listed(counts)}; name a"
+        text = f"{text} multilingual model: --model BAAI/bge-m3 (preset bge-m3), or intfloat/multilingual-e5-small (e5)"
+        console.warn(text, code="english-only", model=english[0], others=round(share, 3))
 
 
 V = TypeVar("V", bound=VectorIndex)

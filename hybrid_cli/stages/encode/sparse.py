@@ -16,8 +16,8 @@ from hybrid_cli.encoders.models import resolve
 from hybrid_cli.encoders.sparse import TermWeights, load_sparse, read_sparse_contract
 from hybrid_cli.errors import option_error
 from hybrid_cli.indexes.shards import Block, Weighted, block_weights, encode_weights, progress, weight_shard
-from hybrid_cli.lexical.analysis import ENGLISH
 from hybrid_cli.lexical.build import DEEPCT_B, DEEPCT_K1, build_matrix
+from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.stages.encode import shared
 from hybrid_cli.storage import Kind
 

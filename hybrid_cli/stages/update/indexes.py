@@ -57,7 +57,7 @@ from hybrid_cli.lexical.build import build as build_index
 from hybrid_cli.lexical.builder import PostingsBuilder
 from hybrid_cli.lexical.impacts import Postings
 from hybrid_cli.lexical.index import LexicalIndex, read_parameters
-from hybrid_cli.lexical.options import field_weight
+from hybrid_cli.lexical.options import analysis_of, field_weight
 from hybrid_cli.memory import cpu_count
 from hybrid_cli.storage import Kind, disk, layout
 
@@ -203,7 +203,7 @@ def _write_lexical(settings: Update, change: Change, output: Output, kept: Kept,
     """Write a lexical index after a change: postings are merged, and Lucene's index too."""
     options, index = change.manifest.options, change.index
     lucene = (index / layout.LUCENE).is_dir()
-    if needs_java(options["language"], lucene):
+    if needs_java(analysis_of(options), lucene):
         jvm.start()
     with output.folder(ignore=(layout.LUCENE,)) as (work, counts):
         storage.check_parts(index, layout.IMPACTS, layout.DOCIDS, layout.PARAMETERS)
@@ -211,9 +211,9 @@ def _write_lexical(settings: Update, change: Change, output: Output, kept: Kept,
         base, threads = Base(index, change.removed), settings.threads or cpu_count()
         with console.progress(settings.command, total, "documents") as advance:
             added = partial(change.documents, [field_weight(field)[0] for field in options["fields"]])
-            build_index(added, work, options["fields"], options["language"], threads, advance, base, lucene)
+            build_index(added, work, options["fields"], analysis_of(options), threads, advance, base, lucene)
         parameters = read_parameters(work)
-        counts |= LexicalIndex.load(work, options["language"], (parameters["k1"], parameters["b"])).counts()
+        counts |= LexicalIndex.load(work, analysis_of(options), (parameters["k1"], parameters["b"])).counts()
         storage.refuse_lost_rows(work, "documents", counts["documents"], _documents(kept, total))
 
 
@@ -222,7 +222,7 @@ def _write_shards(settings: Update, change: Change, output: Output, kept: Kept, 
     shards, options = {shard: mask for shard, mask in kept.items() if mask.any()}, change.manifest.options
     first = next(iter(shards or kept))
     storage.check_parts(first, layout.PARAMETERS)
-    if total and needs_java(options["language"], with_lucene=False):
+    if total and needs_java(analysis_of(options), with_lucene=False):
         jvm.start()
     with output.folder() as (work, counts):
         for position, (shard, mask) in enumerate(shards.items()):
@@ -233,11 +233,11 @@ def _write_shards(settings: Update, change: Change, output: Output, kept: Kept, 
             fields = options["fields"]
             added = partial(change.documents, [field_weight(field)[0] for field in fields])
             with console.progress(settings.command, total, "documents") as advance:
-                build_shards(added, work, fields, options["language"], [total], advance, first=len(shards))
+                build_shards(added, work, fields, analysis_of(options), [total], advance, first=len(shards))
             artifacts.hard_link(first / layout.PARAMETERS, work / layout.shard(len(shards)) / layout.PARAMETERS)
         else:
             store_statistics(work)
-        counts |= write_manifests(output, work, options["language"])
+        counts |= write_manifests(output, work, analysis_of(options))
         storage.refuse_lost_rows(work, "documents", counts["documents"], _documents(kept, total))
 
 
