@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 42_046,
-    "files": 283,
+    "code lines": 42_367,
+    "files": 285,
     "commands": 38,
-    "names of options": 242,
+    "names of options": 243,
     "conditions": 160,
     "layers": 12,
-    "test lines": 42_994,
+    "test lines": 43_341,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

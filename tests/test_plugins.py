@@ -418,6 +418,7 @@ def test_the_examples_of_the_documentation_work(folder: Path, tiny_runs: Path, t
         [*train, "--loss", "scorer-kl", "--loss-option", "sharpness=2", "--dtype", "fp32", "--output", "model"],
         ["compose", tiny_runs / "bm25", tiny_runs / "dense", "--method", "minmax", "--output", "retriever"],
         ["export", "retriever", "--format", "lines", "--output", "lines"],
+        ["index-bm25", "faq", "--language", "trigrams", "--no-lucene", "--output", "trigrams"],
     ):
         ran(*words, "--plugin", "mine.py")
     data = open_collection(folder / "faq")
