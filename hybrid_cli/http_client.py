@@ -118,6 +118,9 @@ class Api:
             parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname or not self.url.isascii():
             raise option_error(self.option, self.url, "is no URL of a server: http://HOST:PORT/v1", code="not-a-url")
+        if parts.username is not None:
+            problem = f"names a user; pass the key as {KEY_VARIABLE}, such as 'Basic ...'"
+            raise option_error(self.option, None, problem, code="not-a-url")
         self._base = parts._replace(fragment="")
         self._headers = {"Content-Type": "application/json"}
         if secret := os.environ.get(KEY_VARIABLE, "").strip():

@@ -18,7 +18,6 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from hybrid_cli import artifacts, runs
 from hybrid_cli.collections import collection
-from hybrid_cli.indexes.options import Engine
 from hybrid_cli.perturbations import synonyms, translation, wordnet
 from hybrid_cli.perturbations.attacks import ATTACKS, MissingResource
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -96,7 +95,7 @@ def test_documents_of_grade_0_are_not_relevant(tiny: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("attack", "engine"), [(a, e) for a in ("shuffle", "word-order-swap") for e in ENGINES])
-def test_runs_of_queries_in_another_order_are_equal(tiny: Path, tmp_path: Path, attack: str, engine: Engine) -> None:
+def test_runs_of_queries_in_another_order_are_equal(tiny: Path, tmp_path: Path, attack: str, engine: str) -> None:
     perturb(tiny, split="test", attacks=[attack], output=tmp_path / "shuffled.parquet")
     assert texts(tmp_path / "shuffled.parquet") != texts(tiny / "queries.test.parquet")
     index_bm25(tiny, output=tmp_path / "bm25", threads=1)

@@ -23,7 +23,6 @@ from hybrid_cli import artifacts, runs
 from hybrid_cli.artifacts.opening import open_bm25, open_dense
 from hybrid_cli.commands import Search
 from hybrid_cli.encoders.transformer import TransformerEncoder
-from hybrid_cli.indexes.options import Engine
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.reporting.terminal import show_hits
 from hybrid_cli.stages import search as stage
@@ -33,7 +32,7 @@ from hybrid_cli.stages.fuse import fuse
 from hybrid_cli.stages.index_bm25 import index_bm25
 from hybrid_cli.stages.search import search, search_query
 
-ENGINES: tuple[Engine, ...] = ("matrix", "lucene")
+ENGINES: tuple[str, ...] = ("matrix", "lucene")
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,9 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
         return SearchedIndex(index, queries, Searching(group=NO_GROUPS))
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
         before = made.input_path("index")
+        if made.stage == "search --engine":
+            problem = "is of a search engine, which gives no exact scores; use another --missing, such as min"
+            raise path_error(run, problem, code="no-exact-scores")
         if "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search":
             problem = "was searched in shards, which give no exact scores; use another --missing"
             raise path_error(run, problem, code="no-exact-scores")

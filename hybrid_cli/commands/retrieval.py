@@ -27,17 +27,17 @@ from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
 from hybrid_cli.indexes.options import (
     ENDPOINT_INDEX,
+    ENGINES,
     FLAT,
     LEARNED,
     TRANSFORMER_INDEX,
-    Engine,
     Searching,
     VectorType,
 )
 from hybrid_cli.lexical.options import MAX_K1, STACKING, BM25Options, field_weight
 from hybrid_cli.passages import Group
 from hybrid_cli.settings import MayWrite, Overwrites, Seeded, Settings, Threaded, Writes
-from hybrid_cli.settings.conversion import byte_count
+from hybrid_cli.settings.conversion import byte_count, chosen
 from hybrid_cli.settings.options import (
     GIVEN,
     REQUIRED,
@@ -50,11 +50,12 @@ from hybrid_cli.settings.options import (
     scope,
     when,
 )
-from hybrid_cli.settings.paths import InheritedOptionalPath, OptionalPath, PathField, PathOrPaths
+from hybrid_cli.settings.paths import InheritedOptionalPath, OptionalPath, OptionalPathOrPaths, PathField
 
 TUNING = "Tuning"
 SEVERAL = "Several indexes"
 RETRIEVER = "a retriever"  # fact about an index
+AN_INDEX, A_SERVER = "an index of hybrid", "a search engine"  # facts
 SINGLE_INDEX = "an index"  # fact about an index: it is no retriever
 _TUNED = when(tune=True)
 
@@ -136,7 +137,12 @@ class IndexBm25(Threaded, Writes, BM25Options):
             raise option_error("identifiers", None, reason, code="option-does-not-apply")
 
 
-_lexical_option = partial(inherited, panel="Lexical index")
+def _engine(text: str) -> str:
+    return text if ":" in text else chosen(text, ENGINES)
+
+
+LEXICAL = "Lexical index"
+_lexical_option = partial(inherited, panel=LEXICAL)
 _dense_option = partial(inherited, panel="Dense index")
 
 
@@ -160,7 +166,7 @@ class SearchOptions(OnDevice, Threaded, Searching):
         fb_docs: Feedback documents.
         fb_weight: Weight of the original query.
         model: Query encoder; required if the encoder has moved since indexing.
-        timeout: Seconds for an answer of the API that encodes queries.
+        timeout: Seconds for an answer of the API that encodes queries, or of the search engine.
         weight: Weight of the second encoder of a combination.
         ef_search: Overrides the search candidates stored in the index.
         nprobe: Overrides the number of probed lists stored in the index.
@@ -183,6 +189,7 @@ class SearchOptions(OnDevice, Threaded, Searching):
             ENDPOINT_INDEX: ("timeout",),
             "a lexical index": ("engine", "rm3", "k1", "b"),
             LEARNED: ("model",),
+            A_SERVER: ("engine", "model", "timeout"),
             "a dense index": ("model", "weight"),
             "a flat index": ("faiss_device",),
             "an HNSW index": ("ef_search",),
@@ -195,7 +202,7 @@ class SearchOptions(OnDevice, Threaded, Searching):
     weights: str | Sequence[float] | None = option(None, panel=SEVERAL, parse=str, shown="equal")
     group: Group | None = inherited(shown="max for a collection made with --split-passages", recorded=False)
     min_probability: float | None = inherited(minimum=0, maximum=1, shown="all hits")
-    engine: Engine = _lexical_option()
+    engine: str = _lexical_option(choices=ENGINES)
     k1: float | None = _lexical_option(minimum=0, maximum=MAX_K1)
     b: float | None = _lexical_option(minimum=0, maximum=1)
     rm3: bool = _lexical_option()
@@ -225,6 +232,10 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         collection: Collection of the queries (`--split`), and of the titles and texts of printed hits.
         index: Retriever, or lexical or dense index; several indexes, for printed hits or with `--exact`: `a,b`; shards:
             `'out/bm25/shard-*'`.
+        engine: Reader of a lexical index: `matrix`, `matrix-8bit` or `lucene`; or a search engine in place of an index:
+            `opensearch:URL/INDEX`, `qdrant:URL/NAME`.
+        engine_query: JSON file with a request to the search engine; `{query}` in it is the text of a query, `{vector}`
+            the vector by --model.
         output: Output path.
         split: Split of the collection: train, dev, test, ...
         queries: Query file, or query vectors written by `encode`. With `--tune`, it replaces the queries of COLLECTION.
@@ -252,6 +263,8 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         'hybrid search --index out/bm25,out/clear-index --weights @out/weights.json --query "remove a file"',
         'hybrid search --index out/retriever --query "wind farms" --filter "year >= 2020 AND lang = \'de\'"',
         "hybrid search --index out/clear-index --interactive",
+        "hybrid search data/pydocs --split test --engine opensearch:http://localhost:9200/docs "
+        "--output out/engine.parquet",
     )
 
     collection: OptionalPath = argument(None)
@@ -267,9 +280,16 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         + scope(_TUNED, "seed")
     )
 
+    cases = options_by(
+        "searched",
+        {AN_INDEX: ("index", "query", "interactive", "group", "ray_address"), A_SERVER: ("engine_query",)},
+    )
+
     result_functions: ClassVar = {"query": "search_query", "interactive": "search_interactively"}
 
-    index: PathOrPaths = option(REQUIRED)
+    index: OptionalPathOrPaths = option(None, needed=when(searched=AN_INDEX))
+    engine: str = inherited(choices=None, parse=_engine, metavar="NAME")
+    engine_query: OptionalPath = option(None, panel=LEXICAL)
     output: OptionalPath = redeclare(MayWrite, "output", needed=_WRITES)
     split: str | None = option(None, recorded=False)
     queries: InheritedOptionalPath = option(None)
@@ -296,7 +316,11 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
     @property
     def indexes(self) -> tuple[Path, ...]:
         """The indexes, in order."""
-        return (self.index,) if isinstance(self.index, Path) else tuple(self.index)
+        return (self.index,) if isinstance(self.index, Path) else tuple(self.index or ())
+
+    def values(self) -> dict[str, Any]:
+        """Return every field by name, and what is searched."""
+        return {**super().values(), "searched": A_SERVER if ":" in self.engine else AN_INDEX}
 
     def check(self) -> None:
         """Refuse a search without an output, or of several indexes where one is needed."""

@@ -93,8 +93,10 @@ class EndpointEncoder(Encoder):
         changes: fields of the contract.
     """
 
+    truncated: int = 0  # type: ignore[misc]
+
     def __init__(self, name: str, known: Mapping[str, Any] | None = None, **changes: Any) -> None:
-        self.name, self._changes, self._cut = name, changes, 0
+        self.name, self._changes = name, changes
         self._cache = _Cache(endpoint_folder(name, local=True).with_suffix(".sqlite"))
         self._expected = None if known is None else make_typed(Sample, {key: known.get(key) for key in _SAMPLE}, name)
         self._is_checked, self._batch = False, BATCH
@@ -122,12 +124,7 @@ class EndpointEncoder(Encoder):
         cached = self._cache.sample()
         if cached and self._expected and not cached.is_of(self._expected):
             raise self._changed("the vectors of the index are not like those of the cache")
-        return self._expected or cached or self._first_sample()
-
-    def _first_sample(self) -> Sample:
-        vectors = self._called([PROBE])
-        self._keep(vectors, [_key(PROBE)])
-        return Sample.of(vectors[0])
+        return self._expected or cached or Sample.of(self._called([PROBE])[0])
 
     @cached_property
     def contract(self) -> EndpointContract:
@@ -141,11 +138,6 @@ class EndpointEncoder(Encoder):
     def dim(self) -> int:
         """Length of the vectors."""
         return self.contract.truncate_dim or self.contract.dim
-
-    @property
-    def truncated(self) -> int:
-        """Number of texts cut so far."""
-        return self._cut
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
@@ -175,7 +167,7 @@ class EndpointEncoder(Encoder):
             InputError: more calls than allowed; none is made.
         """
         is_new = self._expected is None and self._cache.sample() is None
-        calls, tokens, known, more = int(is_new), 0, 0, int(not is_new)  # the probe, alone or with the first texts
+        calls, tokens, known, more = int(is_new), 0, 0, 1  # the probe: alone for a new model, and with the first texts
         for titles, texts in blocks:
             inputs = self._inputs(texts, None if of_queries else titles)
             by_key = {_key(text): text for text in inputs}
@@ -184,7 +176,7 @@ class EndpointEncoder(Encoder):
             more = 0 if missing else more
             tokens += sum(map(len, missing)) // _CHARACTERS
             known += len(inputs) - len(missing)
-        self._cut, needed = 0, f"{console.counted(call=calls)}, about {tokens:,} tokens of input"
+        self.truncated, needed = 0, f"{console.counted(call=calls)}, about {tokens:,} tokens of input"
         most = self._calling.max_calls
         if most is not None and calls > most:
             raise option_error("max_calls", most, f"{self.name} needs {needed}", code="max-calls", calls=calls)
@@ -198,7 +190,7 @@ class EndpointEncoder(Encoder):
             most, inputs = form.query_max_len, list(map(form.query, texts))
         else:
             most, inputs = form.doc_max_len, list(map(form.document, titles, texts))
-        self._cut += sum(len(text) > most * _CHARACTERS for text in inputs)
+        self.truncated += sum(len(text) > most * _CHARACTERS for text in inputs)
         return [text[: most * _CHARACTERS] or " " for text in inputs]  # servers refuse an empty text
 
     def _vectors(self, inputs: Sequence[str], live: bool = False) -> np.ndarray:
@@ -231,7 +223,7 @@ class EndpointEncoder(Encoder):
         """Keep vectors in the cache, if the model is the same: the first text of the first call is `PROBE`."""
         if not self._is_checked:
             sample = Sample.of(vectors[0])
-            if "_sample" in vars(self) and not sample.is_of(self._sample):
+            if not sample.is_of(self._sample):
                 raise self._changed("a text has another vector than before")
             self._is_checked = True
             if self._cache.sample() is None:
@@ -250,8 +242,8 @@ class EndpointEncoder(Encoder):
             if error.fields.get("status") not in (400, 413, 422):
                 raise
             if len(texts) == 1:
-                reason = f"refuses a text of {len(texts[0]):,} characters: {error.fields['reason']}"
-                reason += "; if it is too long, pass --doc-max-len or --query-max-len (four characters a token)"
+                cut = f"{len(texts[0]):,} characters; --doc-max-len and --query-max-len cut at four characters a token"
+                reason = f"refuses a text: {error.fields['reason']}; the text has {cut}"
                 raise self._api.failure(reason, "server-refuses", status=error.fields["status"]) from None
         self._batch = half = max(1, len(texts) // 2)
         return np.concatenate([self._called(texts[:half], live), self._called(texts[half:], live)])

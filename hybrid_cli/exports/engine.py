@@ -242,7 +242,7 @@ class Server:
             InputError: the server cannot be reached, or refuses.
         """
         try:
-            return json.loads(self._api.ask(path, body))
+            return json.loads(self._api.ask(path, body, live=True))
         except HybridError as error:
             reason, status = str(error.fields["reason"]), error.fields.get("status")
             if status == 404:
@@ -306,8 +306,14 @@ class Engine(ABC):
         lexical: name of the field of BM25 in the documents.
         ran: the tests of this project run its translations in the engine.
         limits: limits of ids, texts, names and numbers.
+        request: body of a request for a query of `search --engine`; empty if there is no usual one.
+        envelope: the rest of the body, with the number of hits.
+        timeout: seconds of one request.
     """
 
+    request: ClassVar[Mapping[str, Any]] = {}
+    envelope: ClassVar[Mapping[str, Any]] = {}
+    timeout: float = TIMEOUT
     name: ClassVar[str]
     lexical: ClassVar[str]
     ran: ClassVar[bool] = False

@@ -57,6 +57,8 @@ class _Lucene(engine.Engine):
 
     lexical = _CONTENTS
     limits = engine.Limits(512, document_bytes=50_000_000, dimensions=4096, refused_names=_REFUSED_NAMES, json=True)
+    request: ClassVar[Mapping[str, Any]] = {"query": {"multi_match": {"query": "{query}"}}}  # over all fields
+    envelope: ClassVar[Mapping[str, Any]] = {"size": "{hits}", "_source": ["docid"]}
     kinds: ClassVar[Sequence[engine.Kind]]
     values: ClassVar[_Values]
     differences: ClassVar[Mapping[engine.Kind, str]]
@@ -175,7 +177,7 @@ class _Lucene(engine.Engine):
 
     def connect(self, address: str) -> engine.OpenCollection:
         """See `Engine`."""
-        return _Index(self.name, address)
+        return _Index(self.name, address, self.timeout)
 
 
 def _match(query: engine.Query) -> dict[str, Any]:
@@ -222,10 +224,11 @@ class _Index(engine.Server):
         return int(self.ask(f"/{self.name}/_count")["count"])
 
     def search(self, request: Mapping[str, Any]) -> list[tuple[str, float]]:
-        """See `OpenCollection`."""
+        """See `OpenCollection`; an id is the field `docid`, else `_id`."""
         pipeline = "?search_pipeline=hybrid" if "hybrid" in request.get("query", ()) else ""
         answer = self.ask(f"/{self.name}/_search{pipeline}", request)
-        return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+        hits = answer["hits"]["hits"]
+        return [(hit.get("_source", {}).get("docid", hit["_id"]), hit["_score"]) for hit in hits]
 
     def close(self) -> None:
         """See `OpenCollection`."""

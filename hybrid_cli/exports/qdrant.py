@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hybrid_cli.errors import require_packages
 from hybrid_cli.exports import engine
 from hybrid_cli.exports.documents import Served
 from hybrid_cli.fusion.methods import Transform, dbsf, reciprocal_rank
+from hybrid_cli.http_client import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -76,6 +79,8 @@ class Qdrant(engine.Tables):
     name = "qdrant"
     lexical = "bm25"
     ran = True
+    request: ClassVar[Mapping[str, Any]] = {"query": "{vector}", "using": "vector"}  # the name in an export
+    envelope: ClassVar[Mapping[str, Any]] = {"limit": "{hits}"}
     limits = engine.Limits(document_bytes=32_000_000, dimensions=65_536, json=True)  # of a request: 32 MB
 
     def scripts(self, served: Served) -> Mapping[str, str]:
@@ -102,7 +107,7 @@ class Qdrant(engine.Tables):
 
     def connect(self, address: str) -> engine.OpenCollection:
         """See `Engine`."""
-        return _Collection(address)
+        return _Collection(address, self.timeout)
 
 
 def _request(
@@ -134,10 +139,10 @@ def _request(
 class _Collection:
     """A collection in a folder of Qdrant's local mode, or on a server."""
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, timeout: float):
         with require_packages():
             import qdrant_client
-        self.address, self.name = engine.collection_in(address)
+        (self.address, self.name), self._timeout = engine.collection_in(address), math.ceil(timeout)
         self._client: QdrantClient = self._opened(qdrant_client)
         if not self._asked(lambda: self._client.collection_exists(self.name)):
             self.close()  # a folder has one client at a time
@@ -145,7 +150,8 @@ class _Collection:
 
     def _opened(self, library: Any) -> QdrantClient:
         if "://" in self.address:
-            return library.QdrantClient(url=self.address, timeout=int(engine.TIMEOUT), check_compatibility=False)  # type: ignore[no-any-return]
+            how = {"timeout": self._timeout, "check_compatibility": False, "api_key": os.environ.get(KEY_VARIABLE)}
+            return library.QdrantClient(url=self.address, **how)  # type: ignore[no-any-return]
         if not Path(self.address, "meta.json").is_file():
             raise engine.unreachable("qdrant", self.address, "no folder of Qdrant's local mode")
         return self._asked(lambda: library.QdrantClient(path=self.address))  # type: ignore[no-any-return]
@@ -168,13 +174,14 @@ class _Collection:
         """See `OpenCollection`."""
         from qdrant_client import models
 
-        body = models.QueryRequest(**request)
-        answer = self._asked(
-            lambda: self._client.query_points(
-                self.name, prefetch=body.prefetch, query=body.query, limit=body.limit or 10, with_payload=["docid"]
-            )
-        )
-        return [(point.payload["docid"], point.score) for point in answer.points]
+        def call() -> Any:
+            body = models.QueryRequest(**request)
+            how: dict[str, Any] = {"using": body.using, "query_filter": body.filter, "search_params": body.params}
+            how |= {"prefetch": body.prefetch, "limit": body.limit or 10, "with_payload": ["docid"]}
+            return self._client.query_points(self.name, query=body.query, **how)
+
+        points = self._asked(call).points
+        return [((point.payload or {}).get("docid", point.id), point.score) for point in points]
 
     def close(self) -> None:
         """See `OpenCollection`."""

@@ -24,7 +24,7 @@ INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexe
 }
 FLAT = "Flat"  # factory string of an exact index
 VectorType = Literal["float32", "float16"]
-Engine = Literal["matrix", "matrix-8bit", "lucene"]
+ENGINES = ("matrix", "matrix-8bit", "lucene")  # readers of a lexical index
 TRANSFORMER_INDEX, LEARNED = "an index of a transformer encoder", "a learned sparse index"
 ENDPOINT_INDEX = "an index of an encoder behind an API"
 
@@ -93,7 +93,7 @@ class Searching:
     threads: int | None = None
     group: Group | None = None
     min_probability: float | None = None
-    engine: Engine = "matrix"
+    engine: str = "matrix"
     k1: float | None = None
     b: float | None = None
     rm3: bool = False

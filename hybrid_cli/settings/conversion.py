@@ -142,7 +142,7 @@ def _mapping(declared: Option, kind: Any, value: Any) -> dict[str, Any]:
     """Convert the values of `NAME=VALUE`; the choices of a mapping are its names."""
     if (names := declared.allowed()) is not None:
         declared = replace(declared, choices=None)
-        return {_chosen(name, names): item for name, item in _mapping(declared, kind, value).items()}
+        return {chosen(name, names): item for name, item in _mapping(declared, kind, value).items()}
     if isinstance(value, Mapping):
         return {str(name): _convert_value(declared, kind, item) for name, item in value.items()}
     what = (declared.metavar or "NAME=FILE").partition("=")[0]
@@ -164,7 +164,7 @@ def _convert_value(declared: Option, kind: Any, value: Any) -> Any:
     if declared.parse is not None and isinstance(value, str):
         return declared.parse(value)
     if choices is not None:
-        return _chosen(str(value), choices)
+        return chosen(str(value), choices)
     if kind is bool:
         if not isinstance(value, bool):
             raise Unusable("needs true or false", code="not-true-or-false")
@@ -195,7 +195,8 @@ def _valid(text: str) -> str:
     return text
 
 
-def _chosen(value: str, choices: Collection[str]) -> str:
+def chosen(value: str, choices: Collection[str]) -> str:
+    """Return a value that is one of the choices."""
     if value in choices:
         return value
     close = get_close_matches(value, choices, n=1, cutoff=0.6)

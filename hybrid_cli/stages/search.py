@@ -35,7 +35,7 @@ from hybrid_cli.artifacts.retrievers import RetrieverFiles, find_retriever, open
 from hybrid_cli.collections import collection as collections
 from hybrid_cli.collections.collection import TextStore
 from hybrid_cli.commands import Search
-from hybrid_cli.commands.retrieval import RETRIEVER
+from hybrid_cli.commands.retrieval import A_SERVER, RETRIEVER
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.evaluation.retrieved import removes_query
@@ -68,6 +68,8 @@ def search(settings: Search) -> Path:
     Raises:
         InputError: inputs or options cannot be used together, or an encoder differs from the one that built the index.
     """
+    if ":" in settings.engine:
+        return _search_engine(settings)
     settings, files, shards, parts, kinds = _searched(settings)
     allowed = _allowed(settings, parts)
     source = _queries_source(settings)
@@ -93,6 +95,35 @@ def search(settings: Search) -> Path:
         start = partial(_opened, settings.of_worker(), source, recipe, next(iter(shards), None), allowed)
         calibrated = files is not None and files.stored.calibration is not None and rule == files.stored.group
         _write(output, settings, source, [part[0] for part in parts], start, [PROBABILITY] if calibrated else [])
+    return output.path
+
+
+def _search_engine(settings: Search) -> Path:
+    """Write the run of a search engine; refuse documents that the collection does not have."""
+    from hybrid_cli.exports.search import search_engine
+
+    settings.check_facts(f"{settings.engine} is {A_SERVER}", index_kind=A_SERVER)
+    source, request, model = _queries_source(settings), settings.engine_query, settings.model
+    inputs: dict[str, Path | artifacts.Named] = {"queries": source, **({"request": request} if request else {})}
+    inputs |= {"model": model_input(model)} if model else {}
+    recorded = settings.recorded(index_kind=A_SERVER)
+    output = artifacts.output_of(settings, Kind.RUN, inputs, recorded, "search --engine")
+    if output.up_to_date:
+        return output.path
+    queries = collections.read_queries(source).select("qid", "text")
+    run, latency = search_engine(settings.engine, request, queries, model, settings.hits, settings.timeout)
+    if settings.collection is not None and (corpus := collections.corpus_path(settings.collection)).exists():
+        unknown = run.filter(~pl.col("docid").is_in(collections.docids(corpus).implode()))["docid"].unique().sort()
+        if len(unknown):
+            reason = f"answers documents that {corpus} does not have, such as {unknown[0]}; or pass --queries alone"
+            raise option_error(
+                "engine", settings.engine, reason, code="other-corpus", id=unknown[0], count=len(unknown)
+            )
+    output.write([run.to_arrow()], queries=len(queries), latency=latency)
+    without = len(queries) - run["qid"].n_unique()
+    text = f"{console.counted(query=len(queries), hit=len(run))}; without hits: {without:,}"
+    text = f"{text}; {latency['p50']:.1f} ms per request (p50), {latency['p95']:.1f} ms (p95)"
+    output.note(text, queries=len(queries), hits=len(run), without_hits=without)
     return output.path
 
 
