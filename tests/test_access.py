@@ -71,6 +71,8 @@ def test_no_request_widens_the_condition(server: Served, token: str, name: str) 
     body = {"queries": [{"text": QUERY}, {"text": "moon"}], "k": 12}
     for result in ask(server, token, "/api/search", body).json["results"]:
         assert {hit["docid"] for hit in result["candidates"]} <= own
+    parts = ask(server, token, "/api/context", query=QUERY, tokens=5000).json["context"]
+    assert {part["docid"] for part in parts} <= own
     columns = ask(server, token, "/api/columns", query=QUERY).json
     assert {row["docid"] for row in columns["documents"]} <= own
     for docid in others:

@@ -237,6 +237,9 @@ def test_langchain(retriever: Path, hits: pl.DataFrame) -> None:
             filtered(QUERY, filter="tenant = 'mine'")
         with pytest.raises(TypeError):
             filtered(QUERY, tenant="mine")
+    parts = open_retriever(retriever).context(QUERY, 90, 3)
+    short = HybridRetriever(path=str(retriever), k=3, context=90).invoke(QUERY)
+    assert [(each.page_content, each.metadata["place"]) for each in short] == parts.select("text", "place").rows()
     others: dict[str, Any] = {str(each.id): each for each in adapter.invoke(f"{QUERY} again", k=20)}
     assert others[documents[0].id] == documents[0]
     assert others[documents[0].id].hit["score"] != documents[0].hit["score"]

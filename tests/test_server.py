@@ -504,11 +504,23 @@ def test_tools_over_http(url: str, retriever: Path) -> None:
     hits = open_retriever(retriever).search(QUERY, 3)
     searched, explain = ("search", {"query": QUERY, "k": 3}), ("explain", {"query": QUERY, "docid": "hamlet"})
     names, found, document, explained = called(url, searched, ("get_document", {"docid": "salt"}), explain)
-    assert set(names) == {"search", "get_document", "explain"}
+    assert set(names) == {"search", "get_context", "get_document", "explain"}
     assert all(annotations.read_only_hint for annotations in names.values())
     assert [hit["docid"] for hit in found.structured_content["hits"]] == hits["docid"].to_list()
     assert document.structured_content["title"] == "Table salt"
     assert explained.structured_content["details"][1]["description"].startswith("dense")
+
+
+def test_every_interface_has_the_context_of_python(url: str, retriever: Path) -> None:
+    parts = open_retriever(retriever).context(QUERY, 120)
+    _, found, none = called(url, ("get_context", {"query": QUERY, "tokens": 120}), ("get_context", {"query": " "}))
+    (listed,) = found.structured_content.values()
+    with Served(retriever) as server:
+        answer = server.get("/api/context", query=QUERY, tokens=120).json["context"]
+        assert server.get("/api/context", query=QUERY, tokens=0).code == "out-of-range"
+    for name in ("docid", "place", "text", "tokens"):
+        assert [part[name] for part in listed] == [part[name] for part in answer] == parts[name].to_list()
+    assert none.is_error
 
 
 def test_an_error_names_its_cause(url: str) -> None:
@@ -533,7 +545,7 @@ def test_tools_on_standard_streams(retriever: Path) -> None:
     words = ["-m", "hybrid_cli", "serve", str(retriever), "--mcp-stdio"]
     process = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
     names, found = called(stdio_client(process), ("search", {"query": QUERY, "k": 1}))
-    assert set(names) == {"search", "get_document", "explain"}
+    assert set(names) == {"search", "get_context", "get_document", "explain"}
     assert found.structured_content["hits"][0]["docid"] == open_retriever(retriever).search(QUERY, 1)["docid"][0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid_cli.adapters import metadata_of
+from hybrid_cli.adapters import hits_of, metadata_of
 from hybrid_cli.api import open_retriever
 from hybrid_cli.errors import require_packages
 from hybrid_cli.retrieval.retriever import Retriever
@@ -18,7 +18,12 @@ class HybridRetriever:
     """Documents of a retriever that `hybrid compose` or `hybrid auto` wrote; it is opened at the first run."""
 
     def __init__(
-        self, path: str, top_k: int = 10, filter: str | None = None, min_probability: float | None = None
+        self,
+        path: str,
+        top_k: int = 10,
+        filter: str | None = None,
+        min_probability: float | None = None,
+        context: int | None = None,
     ) -> None:
         """Name the retriever.
 
@@ -27,8 +32,10 @@ class HybridRetriever:
             top_k: documents per query.
             filter: condition over the metadata of documents.
             min_probability: least probability of a document; of a calibrated retriever.
+            context: tokens of all documents, which are the parts of hits of `Index.context`; None for whole hits.
         """
         self.path, self.top_k, self.filter, self.min_probability = path, top_k, filter, min_probability
+        self.context = context
         self._index: Retriever | None = None
 
     def warm_up(self) -> None:
@@ -49,22 +56,22 @@ class HybridRetriever:
         """
         self.warm_up()
         assert self._index is not None
-        hits = self._index.search(query, top_k or self.top_k, filter or self.filter, self.min_probability)
+        how = top_k or self.top_k, filter or self.filter, self.min_probability, self.context
         return {
             "documents": [
                 Document(
-                    id=hit["docid"],
+                    id=hit["id"],
                     content=hit.get("text") or "",
                     score=hit["score"],
                     meta=metadata_of(hit),
                 )
-                for hit in hits.iter_rows(named=True)
+                for hit in hits_of(self._index, query, *how)
             ]
         }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the component as Haystack stores it in a pipeline."""
-        options = {name: getattr(self, name) for name in ("path", "top_k", "filter", "min_probability")}
+        options = {name: getattr(self, name) for name in ("path", "top_k", "filter", "min_probability", "context")}
         stored: dict[str, Any] = default_to_dict(self, **options)
         return stored
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hybrid_cli.adapters import metadata_of
+from hybrid_cli.adapters import hits_of, metadata_of
 from hybrid_cli.api import open_retriever
 from hybrid_cli.errors import require_packages
 from hybrid_cli.retrieval.retriever import Retriever
@@ -16,7 +16,7 @@ with require_packages():
     from langchain_core.retrievers import BaseRetriever
     from pydantic import Field, PrivateAttr
 
-_OF_DOCUMENTS = ("qid", "docid", "title", "text", "metadata")
+_OF_DOCUMENTS = ("id", "qid", "docid", "title", "text", "metadata", "place")
 
 
 class Hit(Document):
@@ -45,12 +45,14 @@ class HybridRetriever(BaseRetriever):
         k: documents per query.
         filter: condition over the metadata of documents, such as `year >= 2020 AND lang = 'de'`.
         min_probability: least probability of a document; of a calibrated retriever.
+        context: tokens of all documents, which are the parts of hits of `Index.context`; None for whole hits.
     """
 
     path: str
     k: int = 10
     filter: str | None = None
     min_probability: float | None = None
+    context: int | None = None
     _index: Retriever = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -73,15 +75,15 @@ class HybridRetriever(BaseRetriever):
     ) -> list[Document]:
         """Return the hits of a query; `k`, `filter` and `min_probability` replace those of the retriever."""
         least = self.min_probability if min_probability is None else min_probability
-        hits = self._index.search(query, k or self.k, filter or self.filter, least)
+        hits = hits_of(self._index, query, k or self.k, filter or self.filter, least, self.context)
         return [
             Hit(
-                id=hit["docid"],
+                id=hit["id"],
                 page_content=hit.get("text") or "",
                 metadata=metadata_of(hit),
                 hit={name: value for name, value in hit.items() if name not in _OF_DOCUMENTS},
             )
-            for hit in hits.iter_rows(named=True)
+            for hit in hits
         ]
 
     async def _aget_relevant_documents(

@@ -244,6 +244,8 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
             ends.
         form: Format of printed hits; `json`: one object per query, on one line.
         hits: Hits per query.
+        context: Print the best parts of the hits and their neighbors, with their places, in place of the hits: at most
+            TOKENS tokens, estimated as a third of the bytes.
         filter: Return only documents for which a condition over their metadata (`prepare --metadata`) is true, in the
             syntax of SQL: `year >= 2020 AND lang = 'de'`.
         tune: Tune RM3 on the judged queries: each query is searched with the parameters that are best on the other
@@ -274,7 +276,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         + scope((when(collection=None, query=None, interactive=False), when(tune=True, qrels=None)), "queries")
         + scope(when(query=None, interactive=False, tune=False), "ray_address")
         + scope(when(query=None), "interactive")
-        + scope((when(query=GIVEN), when(interactive=True)), "form")
+        + scope((when(query=GIVEN), when(interactive=True)), "form", "context")
         + scope(when(engine=("matrix", "matrix-8bit"), tune=False), "filter")
         + scope(when(rm3=True, engine="matrix", query=None, interactive=False), "tune")
         + scope(_TUNED, "seed")
@@ -301,6 +303,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
     )
     hits: int = option(By("prints", {True: 10}, HITS), "--hits", "-k", minimum=1, shown="1000; 10 for printed hits")
 
+    context: int | None = option(None, minimum=1, metavar="TOKENS", recorded=False)
     filter: str | None = option(None, metavar="CONDITION", recorded=False)
     tune: bool = option(False, panel=TUNING)
     measure: str = _tuning_option("MAP", parse=MEASURE)

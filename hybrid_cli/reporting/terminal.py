@@ -34,8 +34,8 @@ def show_hits(result: Path | pl.DataFrame | Iterator[tuple[str, pl.DataFrame]], 
     """
     if isinstance(result, Path):
         return
-    show = _show_json if settings.form == "json" else _show_text
-    heads = settings.interactive and show is _show_text and not console.asks()
+    show = _show_json if settings.form == "json" else _show_text if settings.context is None else _show_context
+    heads = settings.interactive and show is not _show_json and not console.asks()
     for query, hits in result if isinstance(result, Iterator) else [(settings.query or "", result)]:
         if heads:
             console.result(f"query: {console.one_line(query)}")
@@ -51,8 +51,9 @@ def _show_json(query: str, hits: Sequence[Mapping[str, Any]], least: float | Non
         sides = {part: {name: hit[f"{name}_{part}"] for name in _sides(hit)} for part in ("rank", "score")}
         return shown | ({"ranks": sides["rank"], "scores": sides["score"]} if sides["rank"] else {})
 
+    of_context = bool(hits) and "place" in hits[0]
     answerable = {} if least is None else {"answerable": bool(hits)}
-    console.result_json({"query": query, **answerable, "hits": list(map(plain, hits))})
+    console.result_json({"query": query, **answerable, "context" if of_context else "hits": list(map(plain, hits))})
 
 
 def _sides(hit: Mapping[str, Any]) -> list[str]:
@@ -74,6 +75,14 @@ def _show_text(query: str, hits: Sequence[Mapping[str, Any]], least: float | Non
         )
         if text := hit.get("text"):
             _show_wrapped("    ", snippet(text, " ".join(text[slice(*span)] for span in marked.spans(text))), marked)
+
+
+def _show_context(query: str, parts: Sequence[Mapping[str, Any]], least: float | None) -> None:
+    if not parts:
+        console.result("no hits")
+    for number, part in enumerate(parts, 1):
+        title = f"{part['title']}  " if part["title"] else ""
+        console.result(f"[{number}] {console.one_line(title)}[{part['docid']}: {part['place']}]\n{part['text']}\n")
 
 
 def _show_wrapped(start: str, text: str, marked: Matching | None = None) -> None:

@@ -227,14 +227,14 @@ def as_array(values: Any, name: str) -> np.ndarray:
     return array
 
 
-def checked_depth(k: int) -> int:
-    """Return the number of hits per query.
+def checked_depth(k: int, name: str = "k") -> int:
+    """Return the number of hits per query, or another one from 1 on.
 
     Raises:
         InputError: no whole number from 1 on.
     """
     if not isinstance(k, Integral) or k < 1:
-        raise InputError(f"k {k}: needs a whole number >= 1", code="invalid-depth")
+        raise InputError(f"{name} {k}: needs a whole number >= 1", code="invalid-depth")
     return int(k)
 
 

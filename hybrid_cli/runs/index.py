@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli.errors import InputError
+from hybrid_cli.runs.context import context
 from hybrid_cli.runs.given import QueriesLike, checked_depth, frame_of, queries_table
 from hybrid_cli.runs.tables import SortedIds, empty, positions, ranks
 
@@ -258,6 +259,26 @@ class Index(ABC):
         shown = hits["passage" if "passage" in hits.columns else "docid"]
         documents = None if self.known is None else self.known.texts(shown)
         return hits if documents is None else hits.hstack(documents.drop("docid"))
+
+    def context(self, query: str, tokens: int = 2000, k: int = 10, filter: str | None = None) -> pl.DataFrame:
+        """Return the best parts of the hits of a query for a prompt, with their neighbors and their places.
+
+        Args:
+            query: a text.
+            tokens: largest number of tokens of all parts and titles, estimated as a third of their bytes.
+            k, filter: see `search`.
+
+        Returns:
+            docid, place ("whole document", "passages 2 to 4", "words 101 to 200"), title, text, tokens, and `metadata`
+            if there is any.
+
+        Raises:
+            InputError: as `search`, no number of tokens, or an index that does not know its texts.
+        """
+        hits = self.search(query, k, filter)
+        if self.known is None or "text" not in hits.columns:
+            raise InputError("context: the texts of the documents are not known", code="no-texts")
+        return context(hits, query, checked_depth(tokens, "tokens"), self.known.texts)
 
     @cached_property
     def _filtered(self) -> Callable[[str], Index]:

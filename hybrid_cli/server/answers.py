@@ -12,6 +12,7 @@ from hybrid_cli.collections.collection import values_of
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion.methods import METHODS, weighted_mean, weighted_sum
 from hybrid_cli.reporting.snippets import match_words, snippet
+from hybrid_cli.runs.context import context as parts_of
 from hybrid_cli.server.live import Live
 
 Json = dict[str, Any]
@@ -104,6 +105,20 @@ def documents(live: Live, docids: pl.Series) -> list[Json]:
     for row in rows:
         row["metadata"] = values_of(row.get("metadata", {}))
     return rows
+
+
+def context(live: Live, query: str, k: int, condition: str | None, tokens: int) -> list[Json]:
+    """Return the best parts of the hits of a query for a prompt; see `runs.context`.
+
+    Raises:
+        InputError: the texts of the documents are not where the indexes record them.
+    """
+    if (store := live.texts) is None:
+        raise InputError("the texts of the documents are not where the indexes record them", code="no-texts")
+    hits = live.search(table_of([query]), k, live.main, condition)
+    texts = store.documents(hits["passage" if "passage" in hits.columns else "docid"]).drop("docid")
+    rows = parts_of(hits.hstack(texts), query, tokens, store.texts).to_dicts()
+    return [row | {"metadata": values_of(row.get("metadata", {}))} for row in rows]
 
 
 def document(live: Live, docid: str) -> Json:

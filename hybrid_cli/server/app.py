@@ -30,7 +30,7 @@ from hybrid_cli.server.security import LOOPBACK, QUERY_CHARACTERS, Guard, Refuse
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
 
-MOST_HITS, MOST_QUERIES = 1000, 256
+MOST_HITS, MOST_QUERIES, MOST_TOKENS = 1000, 256, 1_000_000
 _NOT_FOUND = ("no-such-document", "unknown-id")
 _WRITES, _MCP = ("/api/judgments", "/api/judging"), "/mcp"
 
@@ -51,6 +51,7 @@ def app_of(state: State, port: int, log: TextIO | None = None) -> Guard:
         Route("/api/search", _handler(state, _search), methods=["GET", "POST"]),
         Route("/api/columns", _handler(state, _columns)),
         Route("/api/snippets", _handler(state, _snippets), methods=["POST"]),
+        Route("/api/context", _handler(state, _context)),
         Route("/api/explain", _handler(state, _explain)),
         Route("/api/documents/{docid:path}", _handler(state, _document)),
         Route("/api/judged", _handler(state, _judged)),
@@ -114,7 +115,7 @@ def _handler(
 
 
 def _is_large(content: Any) -> bool:
-    return isinstance(content, dict) and any(name in content for name in ("documents", "queries", "results"))
+    return isinstance(content, dict) and any(name in content for name in ("documents", "queries", "results", "context"))
 
 
 # ------------------------------------------------------------------------------------------------------------ requests
@@ -184,6 +185,14 @@ async def _snippets(state: State, request: Request) -> Any:
         raise InputError(problem, code="other-type", option="docids")
     listed = await run_in_threadpool(answers.snippets, state.live, checked_query(fields.get("query")), docids)
     return {"documents": listed}
+
+
+async def _context(state: State, request: Request) -> Any:
+    fields = _parameters(request, ("query", "k", "filter", "tokens"))
+    query, condition = checked_query(fields.get("query")), _condition(fields)
+    k, tokens = _number(fields, "k", 10, MOST_HITS), _number(fields, "tokens", 2000, MOST_TOKENS)
+    parts = await run_in_threadpool(answers.context, state.live, query, k, condition, tokens)
+    return {"query": {"text": query}, "context": parts}
 
 
 async def _explain(state: State, request: Request) -> Any:

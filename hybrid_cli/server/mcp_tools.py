@@ -22,7 +22,7 @@ from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
 
 PATH = "/mcp"
-_MOST_HITS = 100
+_MOST_HITS, _MOST_TOKENS = 100, 100_000
 _READS = ToolAnnotations(read_only_hint=True)
 
 
@@ -53,6 +53,17 @@ class Document(BaseModel):
     docid: str
     title: str | None
     text: str
+    metadata: dict[str, Any]
+
+
+class Part(BaseModel):
+    """A part of a document; `place` says which one, and `tokens` is about the number of its tokens."""
+
+    docid: str
+    place: str
+    title: str | None
+    text: str
+    tokens: int
     metadata: dict[str, Any]
 
 
@@ -109,6 +120,21 @@ def tools(state: State) -> MCPServer[Any]:
         """
         with _tool_errors():
             return Document(**await asyncio.to_thread(answers.document, state.live, docid))
+
+    @server.tool(structured_output=True, annotations=_READS)
+    async def get_context(query: str, tokens: int = 2000, filter: str | None = None) -> list[Part]:
+        """Return the best parts of the documents for a query, with their neighbors, to answer from and to cite.
+
+        Args:
+            query: a question, or key words.
+            tokens: largest number of tokens of all parts, from 1 to 100,000.
+            filter: condition over the metadata of documents, as of `search`.
+        """
+        if not 1 <= tokens <= _MOST_TOKENS:
+            raise ToolError(f"needs tokens from 1 to {_MOST_TOKENS:,}")
+        with _tool_errors():
+            asked = state.live, checked_query(query), 10, filter or None, tokens
+            return [Part(**part) for part in await asyncio.to_thread(answers.context, *asked)]
 
     @server.tool(structured_output=True, annotations=_READS)
     async def explain(query: str, docid: str, filter: str | None = None) -> Explanation:

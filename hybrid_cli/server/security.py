@@ -47,7 +47,16 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LOGIN = "login"  # parameter of the one-time URL
 _OPEN_PATHS = ("/health",)
 _OF_DOCUMENTS = (
-    *(*_OPEN_PATHS, "/api/info", "/api/search", "/api/columns", "/api/snippets", "/api/explain", "/api/documents/"),
+    *(
+        *_OPEN_PATHS,
+        "/api/info",
+        "/api/search",
+        "/api/columns",
+        "/api/snippets",
+        "/api/context",
+        "/api/explain",
+        "/api/documents/",
+    ),
     *("/openapi.yaml", "/mcp"),
 )
 _MOST_REQUESTS = 512

@@ -45,6 +45,7 @@ from hybrid_cli.fusion.weights import chosen_weights, weights_file, weights_path
 from hybrid_cli.indexes.shards import read_ids
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.reporting.tables import figure
+from hybrid_cli.runs.context import context
 from hybrid_cli.runs.index import Allowed, Index
 from hybrid_cli.runs.tables import SCHEMA
 from hybrid_cli.stages import stage
@@ -133,7 +134,7 @@ def search_query(settings: Search) -> pl.DataFrame:
 
     Returns:
         docid, rank, score, title, text and metadata (of known corpora), and for a retriever or several indexes the rank
-        and score in each (`bm25_rank`, `bm25_score`, ...).
+        and score in each (`bm25_rank`, `bm25_score`, ...); with `context`, see `Index.context`.
 
     Raises:
         InputError: as `search`.
@@ -368,6 +369,8 @@ def _hits_of_queries(settings: Search) -> Callable[[str], pl.DataFrame]:
     opened = open_fused([one, *more], parts, settings, settings.weights) if more else open_searchable(one, settings)
     index = opened if allowed is None else opened.within(allowed)
     corpora = _corpora(settings, parts)
+    if settings.context is not None and not corpora:
+        raise option_error("context", settings.context, "needs the texts of the documents", code="no-texts")
     read = TextStore(corpora).documents if settings.interactive else partial(documents, corpora)
 
     def hits(query: str) -> pl.DataFrame:
@@ -376,7 +379,8 @@ def _hits_of_queries(settings: Search) -> Callable[[str], pl.DataFrame]:
             return best
         shown = best.select(docid="passage" if "passage" in best.columns else "docid")  # the best passage of a document
         named = shown.join(read(shown["docid"]), on="docid", how="left", maintain_order="left")
-        return best.hstack(named.drop("docid"))
+        best = best.hstack(named.drop("docid"))
+        return best if settings.context is None else context(best, query, settings.context, read)
 
     return hits
 
