@@ -53,7 +53,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 42_663,
+    "code lines": 42_666,
     "files": 286,
     "commands": 38,
     "names of options": 244,

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from hybrid_cli.errors import HybridError
 from hybrid_cli.retrieval.filters import kind_of
 from hybrid_cli.server import answers
+from hybrid_cli.server.judging import Judging
 from hybrid_cli.server.security import checked_query
 from hybrid_cli.server.state import State
 from hybrid_cli.version import __version__
@@ -150,21 +151,23 @@ def tools(state: State) -> MCPServer[Any]:
             return Explanation(**(await asyncio.to_thread(answers.explained, state.live, *asked))["explanation"])
 
     if state.settings.mcp_judge and (judging := state.judging) is not None:
-
-        @server.tool(structured_output=False)
-        async def judge(query: str, docid: str, grade: int) -> str:
-            """Store how relevant a document is for a query; the grade counts as that of a machine.
-
-            Args:
-                query: text of the query.
-                docid: id of the document.
-                grade: 0 not relevant, 1 partly, 2 relevant, 3 fully relevant.
-            """
-            with _tool_errors():
-                await asyncio.to_thread(judging.take_of_program, query, docid, grade)
-            return "stored"
-
+        _add_judge(server, judging)
     return server
+
+
+def _add_judge(server: MCPServer[Any], judging: Judging) -> None:
+    @server.tool(structured_output=False)
+    async def judge(query: str, docid: str, grade: int) -> str:
+        """Store how relevant a document is for a query; the grade counts as that of a machine.
+
+        Args:
+            query: text of the query.
+            docid: id of the document.
+            grade: 0 not relevant, 1 partly, 2 relevant, 3 fully relevant.
+        """
+        with _tool_errors():
+            await asyncio.to_thread(judging.take_of_program, query, docid, grade)
+        return "stored"
 
 
 @contextmanager
