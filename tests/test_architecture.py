@@ -53,10 +53,10 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 42_666,
-    "files": 286,
+    "code lines": 42668,
+    "files": 287,
     "commands": 38,
-    "names of options": 244,
+    "names of options": 245,
     "conditions": 162,
     "layers": 12,
     "test lines": 43_610,

@@ -123,6 +123,26 @@ def tools(state: State) -> MCPServer[Any]:
             return Document(**await asyncio.to_thread(answers.document, state.live, docid))
 
     @server.tool(structured_output=True, annotations=_READS)
+    async def explain(query: str, docid: str, filter: str | None = None) -> Explanation:
+        """Explain the score of a document for a query, also of a document that is no hit.
+
+        Args:
+            query: text of the query.
+            docid: id of the document.
+            filter: that of the search, for the ranks.
+        """
+        with _tool_errors():
+            asked = (checked_query(query), docid, filter or None)
+            return Explanation(**(await asyncio.to_thread(answers.explained, state.live, *asked))["explanation"])
+
+    _add_context(server, state)
+    if state.settings.mcp_judge and (judging := state.judging) is not None:
+        _add_judge(server, judging)
+    return server
+
+
+def _add_context(server: MCPServer[Any], state: State) -> None:
+    @server.tool(structured_output=True, annotations=_READS)
     async def get_context(query: str, tokens: int = 2000, filter: str | None = None) -> list[Part]:
         """Return the best parts of the documents for a query, with their neighbors, to answer from and to cite.
 
@@ -136,23 +156,6 @@ def tools(state: State) -> MCPServer[Any]:
         with _tool_errors():
             asked = state.live, checked_query(query), 10, filter or None, tokens
             return [Part(**part) for part in await asyncio.to_thread(answers.context, *asked)]
-
-    @server.tool(structured_output=True, annotations=_READS)
-    async def explain(query: str, docid: str, filter: str | None = None) -> Explanation:
-        """Explain the score of a document for a query, also of a document that is no hit.
-
-        Args:
-            query: text of the query.
-            docid: id of the document.
-            filter: that of the search, for the ranks.
-        """
-        with _tool_errors():
-            asked = (checked_query(query), docid, filter or None)
-            return Explanation(**(await asyncio.to_thread(answers.explained, state.live, *asked))["explanation"])
-
-    if state.settings.mcp_judge and (judging := state.judging) is not None:
-        _add_judge(server, judging)
-    return server
 
 
 def _add_judge(server: MCPServer[Any], judging: Judging) -> None:
