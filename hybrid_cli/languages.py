@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any
-
-from hybrid_cli.draws import StreamSample
 
 ENGLISH = "en"
 LETTERS, TEXTS = 500, 2000  # letters of a text, and texts of a collection, that are read
@@ -44,20 +42,23 @@ _WORDS_PER_ENGLISH_WORD = 8
 
 def detect(text: str) -> str | None:
     """Return the language of a text (ISO 639-1), None of one without letters."""
-    text = text[:LETTERS]
+    language, is_clear = _by_letters(text := text[:LETTERS])
+    if is_clear:
+        return language
+    other, probability = _classified(text)
+    return other if language is None or probability >= _LEAST_PROBABILITY else language
+
+
+def _by_letters(text: str) -> tuple[str | None, bool]:
+    """Return the usual language of the letters of a text, and whether the library is not needed."""
     sizes = {language: weight * len(found.findall(text)) for language, (found, weight) in _LETTERS_OF.items()}
     other = len(_OTHER.findall(text))
     script = max(sizes, key=sizes.__getitem__)
-    if other > sizes[script]:
-        return _classified(text)[0]
-    if not sizes[script]:
-        return None
+    if other > sizes[script] or not sizes[script]:
+        return None, not other
     if script in ("ja", "zh"):
-        return "ja" if sizes["ja"] >= _KANA * (sizes["ja"] + sizes["zh"]) else "zh"
-    if script in _ALONE or (script == ENGLISH and _is_english(text, sizes[script])):
-        return script
-    language, probability = _classified(text)
-    return language if probability >= _LEAST_PROBABILITY else script
+        return "ja" if sizes["ja"] >= _KANA * (sizes["ja"] + sizes["zh"]) else "zh", True
+    return script, script in _ALONE or (script == ENGLISH and _is_english(text, sizes[script]))
 
 
 def count(texts: Iterable[str]) -> dict[str, int]:
@@ -65,11 +66,12 @@ def count(texts: Iterable[str]) -> dict[str, int]:
     return dict(Counter(filter(None, map(detect, texts))))
 
 
-def count_sample(texts: Iterable[str]) -> dict[str, int]:
-    """Return `count` of a sample of texts."""
-    sample = StreamSample(TEXTS, seed=0)
-    sample.add([text[:LETTERS] for text in texts])
-    return count(sample.texts())
+def of_most(texts: Sequence[str]) -> str:
+    """Return the most frequent language; the library is loaded only where other texts can outnumber the clear ones."""
+    found = (_by_letters(text[:LETTERS]) for text in texts)
+    clear = Counter(language for language, is_clear in found if is_clear and language is not None)
+    language = majority(clear)
+    return language if 2 * clear[language] > len(texts) else majority(count(texts))
 
 
 def majority(counts: Mapping[str, int]) -> str:

@@ -241,6 +241,6 @@ def _java_analyzer(language: str) -> Any:
         jvm.java_class("io.anserini.analysis.AnalyzerUtils").analyze(analyzer, "a")
     except jvm.java_errors() as error:  # Thai requires a full Java runtime
         reason = str(error).splitlines()[0]
-        problem = f"--language {language}: does not run in this Java ({reason})"
+        problem = f"--language {language}: does not run in this Java ({reason}); set JAVA_HOME to a whole one (Temurin)"
         raise HybridError(problem, code="java-failed", option="language") from None
     return analyzer

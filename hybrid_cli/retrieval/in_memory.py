@@ -19,6 +19,7 @@ import polars as pl
 
 from hybrid_cli import languages
 from hybrid_cli.collections.collection import Collection
+from hybrid_cli.draws import rng, sample
 from hybrid_cli.errors import InputError
 from hybrid_cli.lexical.options import MAX_K1, STACKING, BM25Options, field_weight
 from hybrid_cli.runs.given import DocumentsLike, as_array, documents_table
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from hybrid_cli.lexical.index import LexicalIndex
 
 _BATCH = 1024  # documents that are counted at once
+_SAMPLED = 200  # documents whose language is detected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,8 @@ class BM25(BM25Options):
         texts = contents(table.to_arrow(), self.fields)["contents"].to_arrow()
         if self.language in STACKING:
             raise InputError(f"language {self.language}: needs an index on disk (index-bm25)", code="language")
-        language = self.language or choose_language(languages.count_sample(texts.to_pylist()), with_lucene=False)
+        sampled = texts.take(sample(len(texts), _SAMPLED, rng(0))).to_pylist()
+        language = self.language or choose_language({languages.of_most(sampled): 1}, with_lucene=False)
         name = replace(self, language=language).analysis
         builder, analyzer = PostingsBuilder(), LazyAnalyzer(name)
         for begin in range(0, len(texts), _BATCH):
