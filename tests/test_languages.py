@@ -243,6 +243,8 @@ def test_documents_and_queries_are_counted_by_language(tmp_path: Path) -> None:
     assert done.says("languages", language="zh", others=0.111)
     assert artifacts.read_manifest(tmp_path / "bm25").options["language"] == "zh"
     assert open_bm25(tmp_path / "bm25").search(as_queries(["退款"]), 9)["docid"].to_list() == ["d2"]
+    Path(data, "manifest.json").unlink()
+    index_bm25(data / "corpus.parquet", output=tmp_path / "bm25", lucene=False)
     assert BM25().index(open_collection(data)).search("退款", 9)["docid"].to_list() == ["d2"]
     done = hybrid(
         "prepare", "files", tmp_path / "docs.jsonl", "--queries", tmp_path / "queries.jsonl", "--output", tmp_path / "b"

@@ -155,7 +155,8 @@ class CollectionWriter:
             for row in batch:
                 self._check_text(row, "documents")
             docids, titles, texts, _, rest, _ = zip(*batch, strict=True)
-            self._sample("documents", [f"{title}\n{text}" for title, text in zip(titles, texts, strict=True)])
+            pairs = zip(titles, texts, strict=True)
+            self._sample("documents", [f"{title}\n{text[: languages.LETTERS]}" for title, text in pairs])
             self.advance(len(batch))
             columns = [docids, titles, texts, *zip(*rest, strict=True)]
             arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from hybrid_cli import artifacts, console, storage, words
+from hybrid_cli import artifacts, console, languages, storage, words
 from hybrid_cli.artifacts import Output
 from hybrid_cli.artifacts.indexes import write_manifests
 from hybrid_cli.collections import collection as collections
@@ -32,6 +32,7 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 
 _DOCUMENTS_AT_ONCE = 8192
+_SAMPLED = 200  # documents whose language is detected without counts of `prepare`
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
 _GRID_B = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -92,6 +93,10 @@ def _in_language(settings: IndexBm25) -> IndexBm25:
         refuse_unknown(settings.language)
         return settings
     counts = collections.languages_of(settings.collection)
+    if not counts:  # a corpus of another program, or of an older version
+        first = next(collections.documents(settings.collection, _SAMPLED), None)
+        columns = [] if first is None else [first.column(name).to_pylist() for name in ("title", "text")]
+        counts = {languages.of_most([*map("\n".join, zip(*columns, strict=True))]): 1}
     return settings.changed(language=choose_language(counts, settings.lucene and settings.shards is None))
 
 
