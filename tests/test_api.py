@@ -279,6 +279,24 @@ def test_pyterrier(retriever: Path, hits: pl.DataFrame) -> None:
 
 
 @pytest.mark.exhaustive
+def test_mteb(hits: pl.DataFrame) -> None:
+    mteb = pytest.importorskip("mteb", reason="not installed: pip install 'hybrid_cli[mteb]'")
+    from hybrid_cli.adapters.mteb import HybridSearch
+
+    ours, tasks = HybridSearch(BM25().index, "mine/bm25"), mteb.mocks.mock_tasks
+    assert isinstance(ours, mteb.SearchProtocol)
+    for task in (tasks.MockRetrievalTask(), tasks.MockRerankingTask()):
+        results = mteb.evaluate(ours, task, cache=None, show_progress_bar=False)
+        assert results.model_name == "mine/bm25"
+        assert results.task_results[0].get_score() > 0
+    ours.index([{"id": "a", "text": "salt in sea water"}, {"id": "b", "title": "Salt", "text": "is a mineral"}])
+    queries = [{"id": "q", "text": "mineral salt"}, {"id": "none", "text": "xylophone"}]
+    assert [*ours.search(queries, top_k=2)["q"]] == ["b", "a"]
+    ranked = ours.search(queries, top_k=2, top_ranked={"q": ["a"], "none": ["a"]})
+    assert ({*ranked["q"]}, ranked["none"]) == ({"a"}, {})
+
+
+@pytest.mark.exhaustive
 def test_haystack(retriever: Path, hits: pl.DataFrame) -> None:
     haystack = pytest.importorskip("haystack", reason="not installed: pip install 'hybrid_cli[haystack]'")
     from hybrid_cli.adapters.haystack import HybridRetriever
@@ -442,10 +460,20 @@ def test_dense_takes_functions_models_and_vectors(name: str) -> None:
     class Model:
         encode = staticmethod(lengths)
 
+    class Sides:
+        encode_query = encode_document = staticmethod(lengths)
+
     def tensors(texts: list[str]) -> Any:
         return torch.tensor(lengths(texts), dtype=torch.bfloat16, requires_grad=True)
 
-    for encoder in (lengths, Model(), tensors, lambda texts: list(tensors(texts)), lambda texts: iter(lengths(texts))):
+    for encoder in (
+        lengths,
+        Model(),
+        Sides(),
+        tensors,
+        lambda texts: list(tensors(texts)),
+        lambda texts: iter(lengths(texts)),
+    ):
         hits = Dense(encoder).index(TEXTS).search("x", k=1)
         assert hits["docid"].to_list() == ["1"]
     vectors = torch.eye(3) if name == "torch" else np.eye(3)

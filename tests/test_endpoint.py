@@ -140,6 +140,13 @@ def test_retries_count_and_what_is_done_is_kept(many: str, server: Server) -> No
     assert len(texts_of(server)) == 300 + 3 + 2 * 32, "the probe thrice, and the refused calls"
 
 
+def test_a_server_says_when_to_ask_again(model: str, server: Server) -> None:
+    server.more, started = {"Retry-After": "1"}, time.monotonic()
+    server.reply = lambda body: (429, "slow down") if len(server.bodies) == 1 else good(body)
+    ran("encode", "tiny", "--model", model, "--output", "index")
+    assert time.monotonic() - started > 1
+
+
 def test_a_killed_command_resumes(many: str, server: Server) -> None:
     def slow(body: dict[str, Any]) -> tuple[int, str]:
         time.sleep(0.2)

@@ -6,14 +6,13 @@ import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from api_server import Server
 from command import Done, hybrid, raises, ran, refused
 
 from hybrid_cli import runs
@@ -175,27 +174,15 @@ def test_a_missing_client_is_named(composed: Path, tmp_path: Path, monkeypatch: 
 def server(answers: dict[str, tuple[int, Any]]) -> Iterator[str]:
     """Serve answers by path, and yield the address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            code, content = answers.get(self.path, (404, {}))
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            text = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+    def reply(body: dict[str, Any]) -> tuple[int, str]:
+        code, content = answers.get(asked.headers[-1]["path"], (404, {}))
+        return code, content if isinstance(content, str) else json.dumps(content)
 
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=served.serve_forever, daemon=True).start()
+    asked = Server(reply)
     try:
-        yield f"http://127.0.0.1:{served.server_port}"
+        yield asked.url.removesuffix("/v1")
     finally:
-        served.shutdown()
+        asked.close()
 
 
 def test_servers_are_asked_over_http(composed: Path) -> None:

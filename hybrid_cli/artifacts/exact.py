@@ -73,11 +73,10 @@ def exact_source(run: Path, index: Path, queries: Path | None = None) -> Searche
         return SearchedIndex(index, queries, Searching(group=NO_GROUPS))
     if made.inputs.get("index", {}).get("fingerprint") != manifest.fingerprint:
         before = made.input_path("index")
-        if made.stage == "search --engine":
-            problem = "is of a search engine, which gives no exact scores; use another --missing, such as min"
-            raise path_error(run, problem, code="no-exact-scores")
-        if "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search":
-            problem = "was searched in shards, which give no exact scores; use another --missing"
+        shards = "index 2" in made.inputs and "index" not in made.inputs and made.stage == "search"
+        if shards or made.stage == "search --engine":
+            searched = "shards, which give" if shards else "a search engine, which gives"
+            problem = f"was searched in {searched} no exact scores; use another --missing, such as min"
             raise path_error(run, problem, code="no-exact-scores")
         if before is not None and before.exists() and before.samefile(index):
             problem = f"{index} has changed since the search{_change(made, manifest)}; search again"

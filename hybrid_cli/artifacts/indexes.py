@@ -147,9 +147,8 @@ def check_models(indexes: Iterable[Sequence[Manifest]]) -> None:
         PackageError: names the extra.
     """
     for first, *_ in indexes:
-        runs_here = first.counts.get("contract", {}).get("kind") != ENDPOINT
-        dense = first.kind == Kind.DENSE_INDEX
-        if first.counts.get("encoder") and runs_here and (dense or quantization(first) is not None):
+        dense = first.kind == Kind.DENSE_INDEX and ENDPOINT_INDEX not in index_kinds(first)
+        if first.counts.get("encoder") and (dense or quantization(first) is not None):
             refuse_missing("tokenizers", "torch", "transformers")
 
 
@@ -164,10 +163,8 @@ def index_kinds(manifest: Manifest) -> frozenset[str]:
     factory = info.factory
     parts = {"HNSW": "an HNSW index", "IVF": "an IVF index"}
     kinds = {"a dense index", *(kind for part, kind in parts.items() if part in factory)}
-    if info.contract.get("kind") == ENDPOINT:
-        kinds.add(ENDPOINT_INDEX)
-    elif not is_static(info.contract):
-        kinds.add(TRANSFORMER_INDEX)
+    elsewhere = info.contract.get("kind") == ENDPOINT
+    kinds |= set() if is_static(info.contract) else {ENDPOINT_INDEX if elsewhere else TRANSFORMER_INDEX}
     kinds |= {"a flat index"} if factory == FLAT else set()
     return frozenset(kinds | ({"a binary index"} if is_binary(factory) else set()))
 

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from hybrid_cli import plugins
-from hybrid_cli.commands.common import MEASURE, QUALITY, START, TOOLS, NameOrPath, as_names
-from hybrid_cli.encoders.options import MOST_CALLS, Calling
+from hybrid_cli.commands.common import MEASURE, QUALITY, START, TOOLS, Called, NameOrPath, as_names
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import options
 from hybrid_cli.settings import MayWrite, Overwrites, ReadsFiles, Seeded, Settings, Writes
@@ -421,7 +420,7 @@ def _rater(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Judge(ReadsFiles, Seeded):
+class Judge(Called, ReadsFiles, Seeded):
     """Judge the pooled hits of runs in the terminal, one key per hit.
 
     The first hits of all runs are shown in random order, without their run, rank or score. Grades: 0 not relevant,
@@ -500,9 +499,6 @@ class Judge(ReadsFiles, Seeded):
     llm: str | None = _machine_option(None, metavar="URL", excluded=(when(reranker=GIVEN), when(program=GIVEN)))
     model: str | None = _machine_option(None, needed=when(llm=GIVEN))
     guidelines: OptionalPath = _machine_option(None)
-    timeout: float = _machine_option(Calling.timeout, above=0)
-    concurrency: int = _machine_option(Calling.concurrency, minimum=1, maximum=MOST_CALLS)
-    max_calls: int | None = _machine_option(None, minimum=1)
     reranker: str | None = _machine_option(None, excluded=when(program=GIVEN))
     qrels: OptionalPath = _machine_option(None, needed=when(reranker=GIVEN))
     program: str | None = _machine_option(None, "--command", metavar="COMMAND")

@@ -89,6 +89,23 @@ class EncoderContract(Settings):
     doc_max_len: int | None = option(None, minimum=1, shown="the model's")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Called(encoders.Calling, Settings):
+    """A command that may call an API. A key is read from HYBRID_API_KEY.
+
+    Attributes:
+        timeout: Seconds to wait for an answer of the server.
+        concurrency: Calls at a time.
+        max_calls: Most calls of the server, retries included; if more are needed, none is made.
+    """
+
+    option_panel = "Calls of an API"
+
+    timeout: float = inherited(above=0, recorded=False)
+    concurrency: int = inherited(minimum=1, maximum=encoders.MOST_CALLS, recorded=False)
+    max_calls: int | None = inherited(minimum=1, recorded=False)
+
+
 OBJECTIVE, BOOSTING, OPTIMIZATION, VALIDATION = "Objective", "Boosting (DrBoost)", "Optimization", "Validation"
 WATCHING = "Watching"
 

@@ -15,6 +15,7 @@ from hybrid_cli.commands.common import (
     INDEXES,
     MEASURE,
     START,
+    Called,
     EncoderContract,
     NameOrPath,
     OnDevice,
@@ -22,18 +23,10 @@ from hybrid_cli.commands.common import (
     ThreadedOnCluster,
     as_names,
 )
-from hybrid_cli.encoders.options import MOST_CALLS, Calling, CombineMode, Combining, Precision, SparseArchitecture
+from hybrid_cli.encoders.options import CombineMode, Combining, Precision, SparseArchitecture
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.indexes import options
-from hybrid_cli.indexes.options import (
-    ENDPOINT_INDEX,
-    ENGINES,
-    FLAT,
-    LEARNED,
-    TRANSFORMER_INDEX,
-    Searching,
-    VectorType,
-)
+from hybrid_cli.indexes.options import ENDPOINT_INDEX, ENGINES, FLAT, LEARNED, TRANSFORMER_INDEX, Searching, VectorType
 from hybrid_cli.lexical.options import MAX_K1, STACKING, BM25Options, field_weight
 from hybrid_cli.passages import Group
 from hybrid_cli.settings import MayWrite, Overwrites, Seeded, Settings, Threaded, Writes
@@ -339,7 +332,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
 
 
 INDEX, COMBINED, COMPUTATION = "Index", "Two encoders", "Computation"
-IMPORTED, SPARSE, ENDPOINT = "Vectors of other tools", "Learned sparse index", "Embeddings API"
+IMPORTED, SPARSE = "Vectors of other tools", "Learned sparse index"
 
 APPROXIMATE, GRAPH, LISTS = "an approximate index type", "a graph (HNSW)", "inverted lists (IVF)"  # facts
 SAMPLED, CHECKED = "an index type that is trained on a sample", "--recall-check"  # facts
@@ -544,23 +537,6 @@ class EncodedTexts(ThreadedOnCluster, Texts):
     device: str = inherited(excluded=when(devices=GIVEN))
     devices: Sequence[str] = option((), recorded=False)
     batch_tokens: int | None = option(None, minimum=1, shown="1024 on a CPU, 65536 on a GPU", recorded=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Called(Calling, Settings):
-    """An encoder behind an API. A key is read from HYBRID_API_KEY.
-
-    Attributes:
-        timeout: Seconds to wait for an answer of the server.
-        concurrency: Calls at a time.
-        max_calls: Most calls of the server, retries included; if more are needed, none is made.
-    """
-
-    option_panel = ENDPOINT
-
-    timeout: float = inherited(above=0, recorded=False)
-    concurrency: int = inherited(minimum=1, maximum=MOST_CALLS, recorded=False)
-    max_calls: int | None = inherited(minimum=1, recorded=False)
 
 
 @dataclass(frozen=True, kw_only=True)

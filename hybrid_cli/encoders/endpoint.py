@@ -121,10 +121,15 @@ class EndpointEncoder(Encoder):
     @cached_property
     def _sample(self) -> Sample:
         """What is known of the model: from the index or the cache, else by a call."""
-        cached = self._cache.sample()
+        cached = self._cached_sample()
         if cached and self._expected and not cached.is_of(self._expected):
             raise self._changed("the vectors of the index are not like those of the cache")
         return self._expected or cached or Sample.of(self._called([PROBE])[0])
+
+    def _cached_sample(self) -> Sample | None:
+        """Return the sample of the first call of the model; None before."""
+        kept = self._cache.known([_key(PROBE)], "vector")
+        return Sample.of(np.frombuffer(kept[_key(PROBE)], "<f4")) if kept else None
 
     @cached_property
     def contract(self) -> EndpointContract:
@@ -166,7 +171,7 @@ class EndpointEncoder(Encoder):
         Raises:
             InputError: more calls than allowed; none is made.
         """
-        is_new = self._expected is None and self._cache.sample() is None
+        is_new = self._expected is None and self._cached_sample() is None
         calls, tokens, known, more = int(is_new), 0, 0, 1  # the probe: alone for a new model, and with the first texts
         for titles, texts in blocks:
             inputs = self._inputs(texts, None if of_queries else titles)
@@ -222,12 +227,9 @@ class EndpointEncoder(Encoder):
     def _keep(self, vectors: np.ndarray, keys: Sequence[Key]) -> None:
         """Keep vectors in the cache, if the model is the same: the first text of the first call is `PROBE`."""
         if not self._is_checked:
-            sample = Sample.of(vectors[0])
-            if not sample.is_of(self._sample):
+            if not Sample.of(vectors[0]).is_of(self._sample):
                 raise self._changed("a text has another vector than before")
             self._is_checked = True
-            if self._cache.sample() is None:
-                self._cache.put_sample(sample)
         self._cache.put(keys, vectors)
 
     def _called(self, texts: Sequence[str], live: bool = False) -> np.ndarray:
@@ -239,12 +241,12 @@ class EndpointEncoder(Encoder):
             problem = "reached, also by retries; the same command with a larger one resumes"
             raise option_error("max_calls", self._calling.max_calls, problem, code="max-calls") from None
         except HybridError as error:
-            if error.fields.get("status") not in (400, 413, 422):
+            if (status := error.fields.get("status")) not in (400, 413, 422):
                 raise
             if len(texts) == 1:
-                cut = f"{len(texts[0]):,} characters; --doc-max-len and --query-max-len cut at four characters a token"
-                reason = f"refuses a text: {error.fields['reason']}; the text has {cut}"
-                raise self._api.failure(reason, "server-refuses", status=error.fields["status"]) from None
+                reason = f"refuses a text of {len(texts[0]):,} characters (--doc-max-len N cuts at 4 N)"
+                reason = f"{reason}: {error.fields['reason']}"
+                raise self._api.failure(reason, "server-refuses", status=status) from None
         self._batch = half = max(1, len(texts) // 2)
         return np.concatenate([self._called(texts[:half], live), self._called(texts[half:], live)])
 
@@ -293,18 +295,8 @@ class _Cache:
             "PRAGMA journal_mode=WAL",
             "PRAGMA synchronous=NORMAL",
             "CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID",
-            "CREATE TABLE IF NOT EXISTS samples (content TEXT)",
         ):
             self._rows(statement)
-
-    def sample(self) -> Sample | None:
-        """Return what the first call of the model showed; None before."""
-        rows = self._rows("SELECT content FROM samples LIMIT 1")
-        return make_typed(Sample, json.loads(rows[0][0]), self.path) if rows else None
-
-    def put_sample(self, sample: Sample) -> None:
-        """Keep what a call showed."""
-        self._rows("INSERT INTO samples VALUES (?)", [(json.dumps(asdict(sample)),)])
 
     def known(self, keys: Sequence[Key], column: str = "text") -> dict[Key, bytes]:
         """Return the vectors, or another column, of the texts that the cache has."""

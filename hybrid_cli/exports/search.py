@@ -47,8 +47,6 @@ def search_engine(
     engine, address = engine_at(text)
     engine.timeout = timeout
     body = engine.request if request is None else read_object(request)
-    if not body:
-        raise option_error("engine_query", None, f"needed with {engine.name}", code="missing-option")
     form = json.dumps({**engine.envelope, **body}).replace(_HITS, str(hits))
     for name, own in _OF_EXPORTS:
         form = re.sub(name, own, form)
@@ -85,8 +83,7 @@ def _checked(answer: Iterable[tuple[str, float]], where: str) -> dict[str, float
     hits, last = dict[str, float](), inf
     for docid, score in answer:
         if str(docid) in hits or not isinstance(score, int | float) or not -inf < score <= last:
-            problem = f"{where}: the hit {docid} with score {score} follows one with {last}; a run needs each document "
-            problem = f"{problem}once, in the order of the scores"
+            problem = f"{where}: {docid} ({score}) follows a hit with {last}; a run has each document once, best first"
             raise InputError(problem, code="engine-answer", option="engine", id=docid)
         hits[str(docid)] = last = score
     return hits

@@ -163,13 +163,13 @@ def _encoder(model: Any) -> Encoder:
 
         return open_encoder(os.fspath(model))
     of_both = getattr(model, "encode", model)  # sentence-transformers
-    if not callable(of_both) or isinstance(model, type):
+    sides = [getattr(model, name, of_both) for name in ("encode_query", "encode_document")]
+    if not all(map(callable, sides)) or isinstance(model, type):
         problem = f"Dense: {type(model).__name__} is no encoder, model or function from texts to vectors"
         raise InputError(problem, code="not-an-encoder")
     from hybrid_cli.encoders.contract import FunctionEncoder
 
     named = type(getattr(model, "__name__", type(model).__name__), (FunctionEncoder,), {})
-    sides = (getattr(model, name, of_both) for name in ("encode_query", "encode_document"))
     return cast("Encoder", named(*sides))
 
 

@@ -407,8 +407,8 @@ def _files(path: Path) -> RetrieverFiles:
 
 
 def _opened(files: RetrieverFiles, options: SearchOptions) -> Retriever:
-    dense = [manifest for shards in files.manifests for manifest in shards if manifest.kind == Kind.DENSE_INDEX]
-    if any(ENDPOINT_INDEX not in index_kinds(manifest) for manifest in dense):
+    kinds = [index_kinds(manifest) for shards in files.manifests for manifest in shards]
+    if any("a dense index" in each and ENDPOINT_INDEX not in each for each in kinds):
         import_module("torch")  # batches of queries need it; the first one would wait for the import
     if is_retriever(files.folder):
         return open_retriever(files, options)

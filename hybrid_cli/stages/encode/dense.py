@@ -19,16 +19,7 @@ from hybrid_cli.encoders.endpoint import EndpointEncoder
 from hybrid_cli.encoders.models import open_encoder, resolve
 from hybrid_cli.errors import InputError
 from hybrid_cli.indexes import shards as shards_module
-from hybrid_cli.indexes.shards import (
-    Block,
-    Encoded,
-    block_encoder,
-    encode_texts,
-    progress,
-    remaining_blocks,
-    shard_facts,
-    shard_path,
-)
+from hybrid_cli.indexes.shards import Block, Encoded, block_encoder, encode_texts, progress, shard_facts, shard_path
 from hybrid_cli.stages.encode import shared
 from hybrid_cli.storage import Kind
 from hybrid_cli.storage.layout import INDEX_ENCODER
@@ -67,7 +58,7 @@ def encode_dense(settings: DenseTexts, source: Path, kind: Kind, folders: list[P
     with output.folder() as (work, counts):
         if isinstance(encoder, EndpointEncoder):
             encoder.limit(settings)
-            blocks = remaining_blocks(work, shared.texts_in(source, kind)[0], settings, many)
+            blocks = shards_module.remaining_blocks(work, shared.texts_in(source, kind)[0], settings, many)
             encoder.forecast(blocks, kind == Kind.VECTORS)
         if kind == Kind.DENSE_INDEX:
             shared.check_space(settings, encoder.dim, total, output)
