@@ -346,7 +346,7 @@ def test_dense_vectors_in_memory_have_the_hits_of_an_index(tiny: Path, tiny_bert
 
 def test_lone_surrogates_of_documents_are_replaced_at_any_depth() -> None:
     rows = [{"docid": "a", "text": "\ud800", "tags": ("\ud800",)}]
-    assert documents_table(rows).row(0, named=True) == {"docid": "a", "title": "", "text": "\ufffd"}
+    assert documents_table(rows).row(0, named=True) == {"docid": "a", "title": "", "text": "\ufffd", "tags": ["\ufffd"]}
 
 
 def test_every_form_of_documents_and_queries_is_the_same_table() -> None:

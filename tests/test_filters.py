@@ -67,7 +67,7 @@ def test_columns_of_tables_have_the_type_of_all_their_values(tmp_path: Path) -> 
 def test_columns_of_json_lines_keep_numbers_and_texts_apart(tmp_path: Path) -> None:
     file, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     file.write_text(
-        '{"docid":"1","text":"x","year":2020,"share":1,"tags":["a"],"code":"7"}\n'
+        '{"docid":"1","text":"x","year":2020,"share":1,"tags":[{}],"code":"7"}\n'
         '{"docid":"2","text":"y","share":1.5,"ok":true,"none":null,"a b":1}\n'
     )
     done = hybrid("prepare", "files", file, "--metadata", "all", "-o", tmp_path / "a")

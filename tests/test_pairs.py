@@ -12,6 +12,7 @@ from test_refusals import choices_of, sample
 
 from hybrid_cli.commands import Evaluate, Fuse, Search
 from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.indexes.options import ENGINES
 from hybrid_cli.settings import Settings
 from hybrid_cli.stages import call
 
@@ -26,6 +27,7 @@ VALUES |= {"machine": "tiny/qrels.test.parquet", "residual_qrels": "tiny/qrels.t
 VALUES |= {"complement": ["bm25", "dense"], "overlap_with": "bm25", "roc_against": "bm25", "filter": "docid = 'salt'"}
 OMITTED = {"limits", "overwrite", "output", "seed", "threads", "device", "interactive", "ray_address", "ray_workers"}
 OMITTED |= {"faiss_device", "model", "folds", "method_options"}  # no rule of ours has parameters
+OMITTED |= {"engine_query"}  # of a server
 
 
 def options_of(kind: type[Settings]) -> dict[str, Sequence[Any]]:
@@ -33,7 +35,7 @@ def options_of(kind: type[Settings]) -> dict[str, Sequence[Any]]:
     found: dict[str, Sequence[Any]] = {}
     for name, declared in kind.declared().items():
         if name not in {*OMITTED, *FIXED[kind]}:
-            choices = choices_of(kind.types()[name], declared)
+            choices = ENGINES if name == "engine" else choices_of(kind.types()[name], declared)
             value = VALUES.get(name) or sample(kind, name)
             found[name] = [[choice] if isinstance(value, list) else choice for choice in choices[:6]] or [value]
     return found

@@ -144,6 +144,8 @@ def _schema(served: Served) -> str:
 
 def _type(kind: pl.DataType) -> str:
     """Return the type of a field of metadata."""
+    if kind == pl.List:
+        return "array<string>"
     if kind in (pl.String, pl.Boolean):
         return "string" if kind == pl.String else "bool"
     return "long" if kind.is_integer() else "double"

@@ -248,7 +248,7 @@ def metadata_schema(path: Path) -> dict[str, pl.DataType]:
     schema: dict[str, pl.DataType] = {}
     for part in parts(path):
         schema = {**{name: _metadata_type(kind) for name, kind in pl.read_parquet_schema(part).items()}, **schema}
-    usable = (pl.String, pl.Boolean)
+    usable = (pl.String, pl.Boolean, pl.List(pl.String))
     return {name: kind for name, kind in schema.items() if name not in known and (kind in usable or kind.is_numeric())}
 
 

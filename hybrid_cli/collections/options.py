@@ -80,6 +80,7 @@ class Files(Rows):
         queries, qrels: files, each with the name of its split and `=` before it, or without.
         document_columns, query_columns, qrels_columns: field -> column.
         metadata: columns that are stored with their types; `all` for every one.
+        metadata_file: table of the metadata of the text files of a folder.
         header: the first row of TSV and CSV files names the columns; None decides by its content.
         quoted: fields of TSV and CSV files may be in double quotes; None means CSV files only.
         on_error: for text files and HTML pages that cannot be read as text: stop, or skip them.
@@ -91,6 +92,7 @@ class Files(Rows):
     qrels: Sequence[str] = ()
     document_columns: Mapping[str, str] = field(default_factory=dict)
     metadata: Sequence[str] = ()
+    metadata_file: Path | None = None
     query_columns: Mapping[str, str] = field(default_factory=dict)
     qrels_columns: Mapping[str, str] = field(default_factory=dict)
     header: bool | None = None

@@ -56,6 +56,7 @@ class Auto(Threaded, OnDevice, Seeded, StartModel, Writes):
     qrels: OptionalPath = option(None, recorded=True)
     document_columns: Mapping[str, str] = redeclare(PrepareFiles, "document_columns")
     metadata: Sequence[str] = redeclare(PrepareFiles, "metadata")
+    metadata_file: OptionalPath = redeclare(PrepareFiles, "metadata_file")
     query_columns: Mapping[str, str] = redeclare(PrepareFiles, "query_columns")
     qrels_columns: Mapping[str, str] = redeclare(PrepareFiles, "qrels_columns")
     header: bool | None = redeclare(PrepareFiles, "header")

@@ -180,7 +180,9 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         qrels: Files of judgments.
         document_columns: Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25
             --fields`.
-        metadata: Columns of documents that are stored for `search --filter`, or `all`: texts, numbers, true and false.
+        metadata: Columns of documents that are stored for `search --filter`, or `all`: texts, lists of texts, numbers,
+            true and false. Text files have `folder`, `modified`, and the front matter of Markdown.
+        metadata_file: Table with metadata of the files of a folder; its column `path` has their paths in the folder.
         query_columns: Columns of queries: `id`, `text`, `answers`.
         qrels_columns: Columns of judgments: `qid`, `docid`, `relevance`.
         header: The first row of TSV and CSV files names the columns.
@@ -210,6 +212,7 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
     qrels: Sequence[str] = option((), metavar="[SPLIT=]FILE", recorded=False)
     document_columns: Mapping[str, str] = option({}, metavar="FIELD=COLUMN", shown="by their names")
     metadata: Sequence[str] = option((), metavar="COLUMN,...", recorded=False)
+    metadata_file: OptionalPath = option(None, recorded=False)
     query_columns: Mapping[str, str] = option(
         {}, metavar="FIELD=COLUMN", shown="by their names", choices=("id", "text", "answers")
     )

@@ -193,7 +193,7 @@ def _body(fusion: engine.Fusion) -> dict[str, Any]:
 
 def _metadata(kind: pl.DataType) -> dict[str, Any]:
     """Return the type of a field that filters and aggregations read."""
-    if kind == pl.String:
+    if kind in (pl.String, pl.List):
         return {"type": "keyword", "ignore_above": _LONGEST}
     return {"type": "boolean" if kind == pl.Boolean else "long" if kind.is_integer() else "double"}
 

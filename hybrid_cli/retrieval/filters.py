@@ -23,7 +23,7 @@ from hybrid_cli.runs.index import Allowed
 
 MOST_CHARACTERS = 16_384
 SECONDS = 10.0  # of an evaluation
-_FUNCTIONS = ("lower", "upper", "length", "abs", "coalesce")
+_FUNCTIONS = ("lower", "upper", "length", "abs", "coalesce", "contains")
 _OPERATORS = ("+", "-", "*", "/", "//", "%", "||", "~~", "!~~", "~~*", "!~~*")  # with LIKE and ILIKE
 _ESCAPES = ("like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape")
 _EXPRESSIONS = (
@@ -109,8 +109,8 @@ def columns_of(text: str, schema: Mapping[str, pl.DataType]) -> list[str]:
 
 def kind_of(dtype: pl.DataType) -> str:
     """Return the kind of the values of a column, as people call it."""
-    if dtype == pl.Boolean:
-        return "boolean"
+    if dtype in (pl.Boolean, pl.List):
+        return "boolean" if dtype == pl.Boolean else "list"
     return "number" if dtype.is_numeric() else "text"
 
 
@@ -197,6 +197,8 @@ def matching(text: str, frame: pl.DataFrame) -> npt.NDArray[np.bool_]:
         columns = _in_words({name: kind for name, kind in frame.schema.items() if name != "docid"})
         reason = f"the kinds of values differ{columns and f' (columns: {columns})'}"
         reason += "; a text needs single quotes, a number none"
+        lists = [name for name, kind in frame.schema.items() if kind == pl.List]
+        reason += f", a list contains({lists[0]}, 'TEXT')" if lists else ""
         kinds = isinstance(error, (duckdb.BinderException, duckdb.ConversionException))
         problem = f"--filter {text}: {reason if kinds else _first_line(error)}"
         raise InputError(problem, code="other-type", option="filter", value=text) from None

@@ -268,9 +268,13 @@ def _table(given: Any, key: str, names: Iterable[str], name: str) -> pl.DataFram
         if frame[column].dtype not in (pl.String, pl.Null):
             raise InputError(f"{name}: {column} is {frame[column].dtype}, no text", code="other-type", column=column)
     frame = frame.with_columns((cs.temporal() - cs.duration()).dt.to_string("iso:strict"))
-    others = (cs.string() | cs.numeric() | cs.boolean() | cs.by_name("vector", require_all=False)) - cs.by_name(
-        key, "text"
-    )
+    others = (
+        cs.string()
+        | cs.numeric()
+        | cs.boolean()
+        | cs.by_dtype(pl.List(pl.String))
+        | cs.by_name("vector", require_all=False)
+    ) - cs.by_name(key, "text")
     return frame.select(key, "text", others).with_columns(pl.col(key, "text").cast(pl.String))
 
 

@@ -170,6 +170,7 @@ class Live:
             if kind == "number":
                 facet |= {"min": _finite(column.min()), "max": _finite(column.max())}
             else:
+                column = column.explode() if kind == "list" else column
                 counts = column.drop_nulls().value_counts(sort=True).head(_FACET_VALUES)
                 facet["values"] = [{"value": value, "count": count} for value, count in counts.iter_rows()]
             facets.append(facet)

@@ -344,7 +344,15 @@ class RecommendedPath:
             return PrepareFiles(given.documents, pseudo_queries=pseudo, output=output, **rows)
         queries = [f"{JUDGED}={given.queries}"] if given.queries else []
         qrels = [f"{JUDGED}={given.qrels}"] if given.qrels else []
-        columns = ("document_columns", "metadata", "query_columns", "qrels_columns", "header", "quoted")
+        columns = (
+            "document_columns",
+            "metadata",
+            "metadata_file",
+            "query_columns",
+            "qrels_columns",
+            "header",
+            "quoted",
+        )
         rows = self.given("on_error", "on_duplicate", "on_dangling", *columns)
         return PrepareFiles(given.documents, queries=queries, qrels=qrels, output=output, **rows, **passages)
 

@@ -73,7 +73,13 @@ _NEGATIVE = pa.struct(
     ]
 )
 PROBABILITY = pa.field("probability", pa.float64())  # column of a run of a calibrated retriever
-COLUMN_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "boolean": pa.bool_()}  # metadata
+COLUMN_TYPES = {
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "list": pa.list_(pa.string()),
+}  # metadata
 SCHEMAS: dict[Kind, pa.Schema] = {
     Kind.CORPUS: pa.schema([("docid", pa.string()), ("title", pa.string()), ("text", pa.string())]),
     Kind.QUERIES: pa.schema([("qid", pa.string()), ("text", pa.string()), ("answers", pa.list_(pa.string()))]),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
-from hybrid_cli.collections.readers.folders import is_page, page_document, text_documents
+from hybrid_cli.collections.options import ALL_COLUMNS, DELIMITED, TEXT_FILES, Files, OnError
+from hybrid_cli.collections.readers.folders import folder_table, is_page, page_document, text_documents
 from hybrid_cli.collections.readers.qrels import QRELS, JudgmentFile, judgments_of
 from hybrid_cli.collections.readers.queries import QUERIES, plain_queries, queries_of, showing_the_first_line
 from hybrid_cli.collections.readers.tables import (
@@ -70,11 +70,17 @@ def source(options: Files) -> Source:
         for split, opened in judgment_files.items()
         if opened.journal is None
     }
-    types = metadata_types(options.metadata, list(tables.values()))
+    asked_for = options.metadata or ([ALL_COLUMNS] if options.metadata_file else [])
+    folders = [path for path in texts if path.is_dir()]
+    if options.metadata_file is not None and len(folders) != 1:
+        problem = "--metadata-file: needs one folder of text files among the documents"
+        raise InputError(problem, code="option-does-not-apply", option="metadata_file")
+    facts = {path: folder_table(path, options.metadata_file) for path in folders} if asked_for else {}
+    types = metadata_types(asked_for, [*tables.values(), *facts.values()])
     judging_tables = [*queries.values(), *qrels.values()]
     delimited = any(table.is_delimited for table in (*tables.values(), *judging_tables))
     known = {"inputs": DELIMITED if delimited else "", "documents_form": TEXT_FILES if texts else ""}
-    for table in tables.values():
+    for table in (*tables.values(), *facts.values()):
         note_columns(table, types)
     for table in judging_tables:
         note_columns(table, {})
@@ -97,6 +103,7 @@ def source(options: Files) -> Source:
     files = {
         f"documents {number}" if number > 1 else "documents": path for number, path in enumerate(options.documents, 1)
     }
+    files |= {"metadata": options.metadata_file} if options.metadata_file is not None else {}
     files |= {f"queries {split}".strip(): path for split, path in asked.items()}
     files |= {f"qrels {split}": path for split, path in judged.items()}
     rows = DocumentFiles(
@@ -106,11 +113,11 @@ def source(options: Files) -> Source:
             for read in (
                 [partial(_documents, tables[path], others, types)]
                 if path in tables
-                else texts[path](path, options.on_error)
+                else [partial(_typed, read, facts.get(path), types) for read in texts[path](path, options.on_error)]
             )
         ]
     )
-    recorded = {"metadata": list(options.metadata)} if options.metadata else {}
+    recorded = {"metadata": list(asked_for)} if asked_for else {}
     return Source("files", rows, query_rows, judgments, files, recorded, fields=others, metadata=types, known=known)
 
 
@@ -122,12 +129,11 @@ def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
     """
     texts: dict[Path, _ReadsTexts] = {path: text_documents for path in options.documents if path.is_dir()}
     texts |= {path: page_document for path in options.documents if path not in texts and is_page(path)}
-    given = {"document_columns": options.document_columns, "metadata": options.metadata}
-    if texts and (named := next((name for name, value in given.items() if value), None)):
+    if texts and options.document_columns:
         path = next(iter(texts))
         what = "a folder of text files" if path.is_dir() else "an HTML page"
-        problem = f"--{named.replace('_', '-')}: not with {path}, {what}"
-        raise InputError(problem, code="option-does-not-apply", option=named, path=path)
+        problem = f"--document-columns: not with {path}, {what}"
+        raise InputError(problem, code="option-does-not-apply", option="document_columns", path=path)
     return texts
 
 
@@ -178,6 +184,13 @@ def _split_of(path: Path) -> str:
     """Return the split in a file name such as `qrels.dev.tsv`; empty if there is none, or more than one."""
     named = {word for word in re.split(r"[^a-z]+", path.name.lower()) if word in _SPLITS}
     return named.pop() if len(named) == 1 else ""
+
+
+def _typed(read: Callable[[], Iterator[Document]], facts: Table | None, types: Mapping[str, str]) -> Iterator[Document]:
+    """Yield text files with the metadata of their folder."""
+    rows = {row["docid"]: row for _, row in facts.rows(())} if facts is not None else {}
+    for row in read():
+        yield row._replace(others=tuple(metadata_values(rows.get(row.docid, {}), types, textual=False)))
 
 
 def _documents(table: Table, others: Sequence[str], metadata: Mapping[str, str]) -> Iterator[Document]:

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from hybrid_cli import console
-from hybrid_cli.collections.options import OnError
+from hybrid_cli.collections.options import OnError, is_column_name
 from hybrid_cli.collections.readers.html_pages import HTML, decode_page, read_page
+from hybrid_cli.collections.readers.tables import (
+    Layout,
+    cell,
+    metadata_types,
+    metadata_values,
+    open_table,
+    typed_text,
+)
 from hybrid_cli.collections.sentences import HEADING, heading
 from hybrid_cli.collections.source import Document, Location
 from hybrid_cli.errors import InputError, path_error, refuse_missing
-from hybrid_cli.inputs.files import files_of_folder, read_bytes, read_text
+from hybrid_cli.inputs.files import DOCIDS, files_of_folder, read_bytes, read_text
 from hybrid_cli.inputs.json_values import without_surrogates
+from hybrid_cli.inputs.rows import InputFile, Number, Table
 
 MARKDOWN = (".md", ".markdown")
 TEXTS = (".txt", *MARKDOWN, ".rst", *HTML)
@@ -29,6 +40,7 @@ _FRONT_MATTER = re.compile(
     r"---[ \t]*\n(?=[\"']?[\w-]+[\"']?[ \t]*:|\#)(.{0,65536}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL
 )
 _FENCED = re.compile(r"^ {0,3}(```+|~~~+).*?(?:^ {0,3}\1|\Z)", re.DOTALL | re.MULTILINE)  # code in Markdown
+PATHS = ("path", "file", "filename", "file_name", "name", *DOCIDS)  # columns of a table of metadata
 _LISTED = 5  # names in a warning
 _BLOCK = 1000  # files that a process reads at a time
 
@@ -52,7 +64,7 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
         raise path_error(folder, problem, code="is-an-artifact")
     files = files_of_folder(folder)
     names = [path.relative_to(folder) for path in files.paths]
-    texts = sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
+    texts = _texts(names)
     if not texts:
         problem = f"has no text files ({', '.join(TEXTS)}); pass tables or JSON lines as files{files.note()}"
         raise path_error(folder, problem, code="no-text-files")
@@ -67,6 +79,85 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
     console.note(text, code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out)
     texts = _readable(folder, texts) if on_error == "skip" else texts
     return [partial(_read, folder, texts[begin : begin + _BLOCK]) for begin in range(0, len(texts), _BLOCK)]
+
+
+def _texts(names: Iterable[Path]) -> list[str]:
+    return sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
+
+
+def folder_table(folder: Path, file: Path | None = None) -> Table:
+    """Return the metadata of the text files of a folder, a row each.
+
+    Columns are `folder` (that of the file), `modified` (date and time in UTC), those of the front matter of Markdown,
+    and those of a table next to the folder.
+
+    Args:
+        folder: folder of text files.
+        file: table whose column `path` (or `file`, `filename`, `docid`, ...) has paths in the folder; None for none.
+
+    Raises:
+        InputError: a table without such a column, or with the paths of no file.
+    """
+    given = {} if file is None else _described(file)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in _texts(path.relative_to(folder) for path in files_of_folder(folder).paths):
+        path = folder / name
+        modified = datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        own = _front_matter(path) if path.suffix.lower() in MARKDOWN else {}
+        place = name.rpartition("/")[0]
+        rows[name] = {"docid": name, "folder": place, "modified": modified, **own, **given.get(name, {})}
+    if file is not None:
+        others = given.keys() - rows.keys()
+        if len(others) == len(given):
+            problem = f"has the paths of no text file in {folder}, such as {next(iter(rows), 'guide/start.md')}"
+            raise path_error(file, problem, code="no-such-document")
+        text = f"{file}: metadata of {len(given) - len(others):,} of {console.counted(document=len(rows))}"
+        text += f"; {console.counted(row=len(others))} of other files left out" if others else ""
+        console.note(text, code="metadata-file", path=file, documents=len(rows), left_out=len(others))
+    columns = tuple(dict.fromkeys(name for row in rows.values() for name in row if name != "docid"))
+    return Table(
+        InputFile(folder, "json", ""),
+        columns,
+        header=True,
+        rows=lambda names: ((Location(folder / name, 1), row) for name, row in rows.items()),
+    )
+
+
+def _described(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a table by path, with numbers and truth values of texts."""
+    layout = Layout("--metadata-file", {"path": PATHS}, frozenset(), {}, advice="name a column `path`")
+    table = open_table(InputFile.of(file), layout, {}, header=True, quoted=None)
+    names = [name for name in table.names if name != table.columns["path"] and is_column_name(name)]
+    types = metadata_types(names, [table])
+    rows: dict[str, dict[str, Any]] = {}
+    for location, row in table.rows([table.columns["path"], *names]):
+        path = cell(row, table.columns["path"], location).removeprefix("./")
+        if path in rows:
+            raise location.error(f"{path} has two rows", code="duplicate-id", id=path)
+        values = metadata_values(row, types, table.is_delimited)
+        known = {name: value for name, value in zip(types, values, strict=True) if value is not None}
+        rows[path] = {name: Number(v) if type(v) in (int, float) else v for name, v in known.items()}
+    return rows
+
+
+def _front_matter(path: Path) -> dict[str, Any]:
+    """Return texts, numbers, truth values and lists of texts in the front matter of Markdown, without the title."""
+    try:
+        facts = _parsed(_FRONT_MATTER.match(read_text(path).replace("\r\n", "\n").strip()))
+    except InputError:  # of the text, for which `--on-error` is
+        return {}
+    values = {
+        str(name): _value(value) for name, value in facts.items() if name != "title" and is_column_name(str(name))
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [without_surrogates(each) for each in value if isinstance(each, str)]
+    if not isinstance(value, str) or value in ("", "~", "null"):
+        return None
+    return typed_text(without_surrogates(value))
 
 
 def is_page(path: Path) -> bool:
@@ -140,10 +231,15 @@ def _after_front_matter(text: str) -> tuple[str, str]:
     front = _FRONT_MATTER.match(text)
     if front is None:
         return "", text
-    try:
-        facts = yaml.load(front[1], yaml.BaseLoader)  # texts alone, and no merged mappings
-    except (yaml.YAMLError, ValueError, RecursionError):
-        facts = {}
-    title = facts.get("title") if isinstance(facts, dict) else ""
+    title = _parsed(front).get("title")
     title = " ".join(without_surrogates(title).split()) if isinstance(title, str) else ""
     return "" if title in ("~", "null") else title, text[front.end() :].strip()
+
+
+def _parsed(front: re.Match[str] | None) -> dict[Any, Any]:
+    """Return the front matter; empty if there is none, or none that can be read."""
+    try:
+        facts = None if front is None else yaml.load(front[1], yaml.BaseLoader)  # texts alone, and no merged mappings
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

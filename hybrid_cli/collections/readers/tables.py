@@ -173,7 +173,8 @@ def note_columns(table: Table, metadata: Mapping[str, str]) -> None:
     header, unread = "" if table.header else "no header; ", list(map(table.described, ignored))
     parts = [f"; {what}: {_listed(some)}" for what, some in (("metadata", typed), ("ignored", unread)) if some]
     facts = {"columns": dict(table.columns), "metadata": dict(metadata), "ignored": ignored}
-    console.note(f"{table.path}: {header}{read}{''.join(parts)}", code="columns", path=table.path, **facts)
+    text = f"{header}{read}{''.join(parts)}".removeprefix("; ")
+    console.note(f"{table.path}: {text}", code="columns", path=table.path, **facts)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -197,7 +198,7 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _BOOLEANS = {"true": True, "false": False}
 _LARGEST = 2**63
 _UNSIGNED = pa.uint64()  # whose values decide whether they are numbers of 64 bits with a sign
-_OTHER = "a list, an object, bytes or a number beyond 64 bits"
+_OTHER = "an object, a list of other values than texts, bytes or a number beyond 64 bits"
 Kinds = dict[str, Location]  # type of a value -> location of the first one
 
 
@@ -257,6 +258,8 @@ def _stored_type(kind: pa.DataType) -> str:
     """Return the type of a Parquet column; dates and times become texts in ISO 8601, which compare as they do."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _stored_type(kind.value_type) == "string":
+        return "list"
     tests = {
         "boolean": (pa.types.is_boolean,),
         "int64": (pa.types.is_integer,),
@@ -281,12 +284,19 @@ def _kind_of_text(text: str) -> str:
     return "float64" if _NUMBER.fullmatch(text) else "string"
 
 
+def typed_text(text: str) -> Any:
+    """Return a number, a truth value or a text, as `metadata_types` takes them."""
+    return _BOOLEANS.get(text.casefold(), Number(text) if _NUMBER.fullmatch(text) else text)
+
+
 def _kind_of_value(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, Number):
         whole = _WHOLE.fullmatch(value) is not None
         return "float64" if not whole else "int64" if _has_64_bits(value) else _OTHER
+    if isinstance(value, list) and all(each is None or type(each) is str for each in value):
+        return "list"
     return "string" if isinstance(value, str) else _OTHER
 
 
@@ -297,7 +307,7 @@ def _has_64_bits(whole: str) -> bool:
 def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
     """Return the type for values of several types: floats for numbers, texts for a column of TSV and CSV files."""
     if _OTHER in kinds:
-        problem = f"--metadata {name}: {_OTHER}; metadata needs texts, numbers or true and false"
+        problem = f"--metadata {name}: {_OTHER}; metadata needs texts, lists of texts, numbers or true and false"
         raise kinds[_OTHER].error(problem, code="other-type", column=name)
     if len(kinds) <= 1:
         return next(iter(kinds), "string")
@@ -305,6 +315,8 @@ def _common_type(name: str, kinds: Kinds, textual: bool) -> str:
         return "float64"
     if textual:
         return "string"
+    if set(kinds) == {"list", "string"}:  # a text is a list of one
+        return "list"
     (first, location), (second, other) = list(kinds.items())[:2]
     problem = f"--metadata {name}: a {second}, but a {first} in {location}; write all values with one type"
     raise other.error(problem, code="other-type", column=name)
@@ -324,6 +336,8 @@ def metadata_values(row: Mapping[str, Any], types: Mapping[str, str], textual: b
         value = row.get(name)
         if value is None or (value == "" and (textual or kind != "string")):
             yield None
+        elif kind == "list":
+            yield [str(each) for each in value if each is not None] if isinstance(value, list) else [str(value)]
         elif kind == "string":
             yield str(value)
         elif kind == "boolean":

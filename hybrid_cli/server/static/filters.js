@@ -25,6 +25,7 @@ const literal = ({ type }, value) => (["number", "boolean"].includes(type) ? Str
 
 function clauses(column, { is = [], from = "", to = "" }) {
   const { name } = column, values = is.map((value) => literal(column, value)), some = [];
+  if (column.type === "list") return values.length ? [`(${values.map((value) => `contains(${name}, ${value})`).join(" OR ")})`] : [];
   if (values.length === 1) some.push(`${name} = ${values[0]}`);
   if (values.length > 1) some.push(`${name} IN (${values.join(", ")})`);
   if (from !== "") some.push(`${name} >= ${literal(column, from)}`);
