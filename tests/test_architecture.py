@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 42_671,
+    "code lines": 42_785,
     "files": 288,
     "commands": 38,
-    "names of options": 245,
+    "names of options": 246,
     "conditions": 162,
     "layers": 12,
-    "test lines": 43_639,
+    "test lines": 43_785,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
