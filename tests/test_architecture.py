@@ -53,7 +53,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 42_785,
+    "code lines": 42_790,
     "files": 288,
     "commands": 38,
     "names of options": 246,

@@ -100,6 +100,11 @@ class Files(Rows):
     on_error: OnError = "stop"
 
     @property
+    def columns_of_metadata(self) -> Sequence[str]:
+        """The columns that are stored; all with a table of metadata, unless they are named."""
+        return self.metadata or ([] if self.metadata_file is None else [ALL_COLUMNS])
+
+    @property
     def other_fields(self) -> tuple[str, ...]:
         """Fields of documents besides id, title and text."""
         return tuple(name for name in self.document_columns if name not in ("id", "title", "text"))

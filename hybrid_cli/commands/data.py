@@ -180,8 +180,8 @@ class PrepareFiles(PrepareDocumentFiles, options.Files):
         qrels: Files of judgments.
         document_columns: Columns of documents: `id`, `title`, `text`; any other name adds a field for `index-bm25
             --fields`.
-        metadata: Columns of documents that are stored for `search --filter`, or `all`: texts, lists of texts, numbers,
-            true and false. Text files have `folder`, `modified`, and the front matter of Markdown.
+        metadata: Columns of documents that are stored for `search --filter`, or `all`; of text files `folder`,
+            `modified`, and the front matter of Markdown.
         metadata_file: Table with metadata of the files of a folder; its column `path` has their paths in the folder.
         query_columns: Columns of queries: `id`, `text`, `answers`.
         qrels_columns: Columns of judgments: `qid`, `docid`, `relevance`.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from hybrid_cli.collections.options import ALL_COLUMNS, DELIMITED, TEXT_FILES, Files, OnError
+from hybrid_cli.collections.options import DELIMITED, TEXT_FILES, Files, OnError
 from hybrid_cli.collections.readers.folders import folder_table, is_page, page_document, text_documents
 from hybrid_cli.collections.readers.qrels import QRELS, JudgmentFile, judgments_of
 from hybrid_cli.collections.readers.queries import QUERIES, plain_queries, queries_of, showing_the_first_line
@@ -70,13 +70,8 @@ def source(options: Files) -> Source:
         for split, opened in judgment_files.items()
         if opened.journal is None
     }
-    asked_for = options.metadata or ([ALL_COLUMNS] if options.metadata_file else [])
-    folders = [path for path in texts if path.is_dir()]
-    if options.metadata_file is not None and len(folders) != 1:
-        problem = "--metadata-file: needs one folder of text files among the documents"
-        raise InputError(problem, code="option-does-not-apply", option="metadata_file")
-    facts = {path: folder_table(path, options.metadata_file) for path in folders} if asked_for else {}
-    types = metadata_types(asked_for, [*tables.values(), *facts.values()])
+    facts = _folder_tables(options, texts)
+    types = metadata_types(options.columns_of_metadata, [*tables.values(), *facts.values()])
     judging_tables = [*queries.values(), *qrels.values()]
     delimited = any(table.is_delimited for table in (*tables.values(), *judging_tables))
     known = {"inputs": DELIMITED if delimited else "", "documents_form": TEXT_FILES if texts else ""}
@@ -117,7 +112,7 @@ def source(options: Files) -> Source:
             )
         ]
     )
-    recorded = {"metadata": list(asked_for)} if asked_for else {}
+    recorded = {"metadata": list(names)} if (names := options.columns_of_metadata) else {}
     return Source("files", rows, query_rows, judgments, files, recorded, fields=others, metadata=types, known=known)
 
 
@@ -135,6 +130,20 @@ def _text_readers(options: Files) -> dict[Path, _ReadsTexts]:
         problem = f"--document-columns: not with {path}, {what}"
         raise InputError(problem, code="option-does-not-apply", option="document_columns", path=path)
     return texts
+
+
+def _folder_tables(options: Files, texts: Iterable[Path]) -> dict[Path, Table]:
+    """Return the metadata of the files of each folder; none if none is asked for.
+
+    Raises:
+        InputError: `--metadata-file` without a folder, or with several.
+    """
+    folders = [path for path in texts if path.is_dir()]
+    if options.metadata_file is not None and len(folders) != 1:
+        problem = "--metadata-file: needs one folder of text files among the documents"
+        raise InputError(problem, code="option-does-not-apply", option="metadata_file")
+    asked = folders if options.columns_of_metadata else []
+    return {path: folder_table(path, options.metadata_file) for path in asked}
 
 
 def _open_queries(file: InputFile, options: Files) -> Table:
