@@ -31,11 +31,12 @@ _SLOW = """
     page installation cluster judging_page retriever server kill memory lucene train_frozen report_page languages
     external_vectors examples encode train_lambda auto_command convert_checkpoint train_dense taught object_store
     object_store_names index_updates update sparse train_roc fuse vectors pretrain export engines report parallel
-    combination cli hybrid_search judge_terminal journal machine_tuning search run_files models judge presets sharded
-    dev_set fuzz serving bpr bad_input impacts index_bm25 encoder api mine_negatives rerank paths pretraining pipelines
-    damage prepare workers hub lora filters verdicts tokens calibration passages gate exported_fusions judge_machine
-    train_warnings judged padding queries_in_corpus grades decoders complement tables searched sparse_checkpoints
-    machine_labels pairs lost_shards faiss_gpu pseudo_queries failing_files labels perturb significance
+    combination cli endpoint hybrid_search judge_terminal journal machine_tuning search search_engines run_files
+    models judge presets sharded dev_set fuzz serving bpr bad_input impacts index_bm25 encoder api mine_negatives
+    rerank paths pretraining pipelines damage prepare workers hub lora filters verdicts tokens calibration passages
+    gate exported_fusions judge_machine train_warnings judged padding queries_in_corpus grades decoders complement
+    tables searched sparse_checkpoints machine_labels pairs lost_shards faiss_gpu pseudo_queries failing_files
+    labels perturb significance
 """
 SLOW = [f"test_{name}" for name in _SLOW.split()]  # files that `make check` leaves out; the longest first
 _HEAVY = """

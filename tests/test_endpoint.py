@@ -147,6 +147,7 @@ def test_a_server_says_when_to_ask_again(model: str, server: Server) -> None:
     assert time.monotonic() - started > 1
 
 
+@pytest.mark.heavy
 def test_a_killed_command_resumes(many: str, server: Server) -> None:
     def slow(body: dict[str, Any]) -> tuple[int, str]:
         time.sleep(0.2)
@@ -165,6 +166,21 @@ def test_a_killed_command_resumes(many: str, server: Server) -> None:
     assert len(texts_of(server)) <= 300 + 3 + 2 * BATCH
     assert before > BATCH
     assert read_vectors(Path("index")).shape == (300, 24)
+
+
+@pytest.mark.heavy
+def test_a_signal_ends_the_running_calls(many: str, server: Server) -> None:
+    def slow(body: dict[str, Any]) -> tuple[int, str]:
+        time.sleep(0 if len(server.bodies) < 3 else 15)
+        return good(body)
+
+    server.reply = slow
+    words = ["encode", "many", "--model", many, "--output", "index"]
+    process = subprocess.Popen([sys.executable, "-m", "hybrid_cli", *words], stderr=subprocess.DEVNULL)
+    while len(server.bodies) < 5:
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(8) == 128 + signal.SIGTERM
 
 
 def test_a_server_that_takes_fewer_texts_gets_fewer(many: str, server: Server) -> None:
@@ -321,6 +337,7 @@ def test_python_takes_the_name(model: str, server: Server) -> None:
         encoder.encode_queries(["air"])
 
 
+@pytest.mark.heavy
 def test_the_light_installation_encodes_and_searches(model: str, server: Server, tmp_path: Path) -> None:
     light = Environment(tmp_path / "light")
     done = light.hybrid("encode", "tiny", "--model", model, "--output", "index")

@@ -62,7 +62,7 @@ def test_a_run_of_an_engine_works_as_one_of_ours(server: Server, monkeypatch: py
     assert run.group_by("qid").len()["len"].max() == 5
     latency = read_manifest("engine.parquet").counts["latency"]
     assert 0 < latency["p50"] <= latency["p95"]
-    assert "secret" not in Path("engine.parquet").read_bytes().decode("latin-1")
+    assert b"c2VjcmV0" not in Path("engine.parquet").read_bytes()
     index_bm25("tiny", output="bm25", lucene=False)
     ran("search", "tiny", "--split", "test", "--index", "bm25", "--output", "ours.parquet")
     both = ["ours.parquet", "engine.parquet"]
@@ -72,6 +72,7 @@ def test_a_run_of_an_engine_works_as_one_of_ours(server: Server, monkeypatch: py
     ran("fuse", *both, "--weights", "@weights.json", "--output", "fused.parquet")
     exact = hybrid("fuse", *both, "--missing", "exact", "--index", "bm25,bm25", "--method", "minmax", "--output", "x")
     assert exact.is_problem("no-exact-scores", path="engine.parquet"), exact.err
+    ran("gate", "engine.parquet", "tiny", "--split", "test", "--baseline", "quality.json", "--write")
     assert ran(*words_for(server), "--hits", 5).code == 0
     assert len(server.bodies) == 6, "up to date"
 

@@ -217,6 +217,9 @@ class EndpointEncoder(Encoder):
         try:
             for made in (*map(call, first), *pool.map(call, batches[len(first) :])):
                 known |= made
+        except KeyboardInterrupt:
+            self._api.close()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
         vectors = np.stack([known[key] for key in keys])[:, : contract.truncate_dim]
