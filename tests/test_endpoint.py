@@ -285,6 +285,15 @@ def test_a_file_sends_queries_to_no_server_that_was_not_named(
     ran("search", "--index", "index", "--query", "sea")
 
 
+@pytest.mark.parametrize("damage", [lambda file: file.write_text("no database" * 99), lambda file: file.mkdir()])
+def test_a_cache_that_cannot_be_used_is_one_line(model: str, server: Server, damage: Any) -> None:
+    open_encoder(model)
+    for file in sorted(Path("cache/endpoints").glob("*.sqlite*"), reverse=True):
+        file.unlink()
+    damage(file)
+    assert hybrid("encode", "tiny", "--model", model, "--output", "index").is_problem("cache-unusable", path=str(file))
+
+
 @pytest.mark.parametrize("name", ["http://127.0.0.1:1/v1", "https://#m", "http://[::1#m"])
 def test_a_name_needs_a_url_and_a_model(model: str, name: str) -> None:
     done = hybrid("encode", "tiny", "--model", name, "--output", "index")

@@ -293,7 +293,6 @@ class _Cache:
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
-        self._file = sqlite3.connect(path, timeout=30, check_same_thread=False)
         for statement in (
             "PRAGMA journal_mode=WAL",
             "PRAGMA synchronous=NORMAL",
@@ -314,6 +313,10 @@ class _Cache:
         """Keep the vectors of texts."""
         rows = [(key, vector.astype("<f4").tobytes()) for key, vector in zip(keys, vectors, strict=True)]
         self._rows("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
+
+    @cached_property
+    def _file(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=30, check_same_thread=False)
 
     def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         try:
