@@ -249,8 +249,7 @@ def test_documents_and_queries_are_counted_by_language(tmp_path: Path) -> None:
     done = hybrid(
         "prepare", "files", tmp_path / "docs.jsonl", "--queries", tmp_path / "queries.jsonl", "--output", tmp_path / "b"
     )
-    assert done.says("query-language", documents="zh", queries="en")
-    assert done.says("languages")
+    assert done.says("query-language", documents="zh", queries="en") and done.says("languages")  # noqa: PT018
 
 
 def test_the_language_is_that_of_a_sample_of_many_documents(tmp_path: Path) -> None:
@@ -258,9 +257,8 @@ def test_the_language_is_that_of_a_sample_of_many_documents(tmp_path: Path) -> N
     counts = counts_of(data)
     assert (sum(counts["languages"]["documents"].values()), counts["sampled"]) == (2000, {"documents": 2000})
     assert abs(counts["languages"]["documents"]["zh"] / 2000 - 1600 / 3100) < 0.05
-    again = tmp_path / "again"
-    ran("prepare", "files", tmp_path / "docs.jsonl", "--output", again)
-    assert counts_of(again)["languages"] == counts["languages"]
+    ran("prepare", "files", tmp_path / "docs.jsonl", "--output", tmp_path / "again")
+    assert counts_of(tmp_path / "again")["languages"] == counts["languages"]
 
 
 def test_many_languages_and_none_at_all(tmp_path: Path) -> None:
