@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hybrid_cli.commands.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report
+from hybrid_cli.commands.analysis import Doctor, Evaluate, Export, Gate, Inspect, Judge, Report, Sweep
 from hybrid_cli.commands.auto import Auto
 from hybrid_cli.commands.data import (
     READERS,
@@ -46,14 +46,24 @@ __all__ = ["READERS", "Auto", "Combine", "Compose", "ConcatRuns", "ConvertCheckp
 __all__ += ["Encode", "Evaluate", "Export", "Fuse", "Gate", "IndexBm25", "Inspect", "Judge", "Label", "MineNegatives"]
 __all__ += ["Perturb", "PrepareBeir", "PrepareDpr", "PrepareFiles", "PrepareIrds", "PrepareMsmarco"]
 __all__ += ["PreparePythonDocs", "PrepareTevatron", "PrepareTrec", "Presets", "Pretrain", "Report", "Rerank", "Search"]
-__all__ += ["SearchOptions", "Serve", "Split", "TrainDense", "TrainLambda", "TrainReranker", "TrainSparse", "Update"]
+__all__ += [
+    "SearchOptions",
+    "Serve",
+    "Split",
+    "Sweep",
+    "TrainDense",
+    "TrainLambda",
+    "TrainReranker",
+    "TrainSparse",
+    "Update",
+]
 __all__ += ["VectorIndex"]
 _Steps = tuple[type[Settings], ...]
 _DATA: _Steps = (Auto, *(READERS[name] for name in READERS.built_in()), Split, Perturb, IndexBm25)
 _TRAINING: _Steps = (MineNegatives, Label, Pretrain, TrainDense, TrainLambda, DistillLite, TrainSparse, TrainReranker)
 _ENCODING: _Steps = (ConvertCheckpoint, Presets, Combine, Encode)
 _SEARCH: _Steps = (Search, Judge, Fuse, Compose, Update, Serve, Rerank, ConcatRuns)
-_RESULTS: _Steps = (Evaluate, Gate, Report, Inspect, Export, Doctor)
+_RESULTS: _Steps = (Evaluate, Sweep, Gate, Report, Inspect, Export, Doctor)
 # in the order of a pipeline
 COMMANDS: _Steps = (*_DATA, *_TRAINING, *_ENCODING, *_SEARCH, *_RESULTS)
 

@@ -11,6 +11,7 @@ from hybrid_cli import plugins
 from hybrid_cli.commands.common import MEASURE, QUALITY, START, TOOLS, Called, NameOrPath, as_names
 from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation import options
+from hybrid_cli.fusion.options import Tuning
 from hybrid_cli.settings import MayWrite, Overwrites, ReadsFiles, Seeded, Settings, Writes
 from hybrid_cli.settings.options import GIVEN, REQUIRED, argument, inherited, option, options_by, redeclare, scope, when
 from hybrid_cli.settings.paths import OptionalPath, OptionalPaths, PathField
@@ -174,6 +175,40 @@ class Evaluate(MayWrite, Comparison):
     def _has_several_runs(self) -> bool:
         """A file of `--output`, an input of `--study aggregate`, has the values of several runs."""
         return self.study == "aggregate" or super()._has_several_runs()
+
+
+@dataclass(frozen=True)
+class Sweep(Seeded):
+    """Compare set-ups of a retriever, and choose one.
+
+    SETUPS is a YAML file of `NAME: {COMMAND: {OPTION: VALUE}}`. Commands are `prepare` (as `split_passages: 120`),
+    `index-bm25`, `encode`, `compose` and `search` (as `queries: FILE`, rewritten ones); null leaves a side out, and an
+    empty set-up is BM25 with minilm. Equal steps are done once, and an interrupted sweep resumes. A set-up is
+    recommended over the first one only if it is better on queries that did not choose it.
+
+    Attributes:
+        setups: YAML file with two or more set-ups; the first one is the baseline.
+        collection: Collection with documents, queries and judgments.
+        split: Split of the collection.
+        measure: Measure of the comparison.
+        folds: Folds of the queries for the choice.
+        output: Output folder: all steps, `sweep.json`, and the chosen `retriever`.
+    """
+
+    command = "sweep"
+    panel = QUALITY
+    examples = (
+        "hybrid sweep setups.yaml data/mine --split dev --output out/sweep",
+        "hybrid sweep setups.yaml data/mine --split dev --measure R@20 --output out/sweep",
+    )
+
+    setups: PathField = argument(REQUIRED)
+    collection: PathField = argument(REQUIRED)
+    _: KW_ONLY
+    split: str | None = redeclare(Comparison, "split")
+    measure: str = _measure_option("nDCG@10", "--measure", "-m", parse=MEASURE)
+    folds: int = option(Tuning.folds, minimum=2)
+    output: PathField = redeclare(Writes, "output")
 
 
 @dataclass(frozen=True)
