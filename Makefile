@@ -96,7 +96,7 @@ test-processor: $(TOOLS)  ## the tests that compute, as on an older processor (x
 	$(OLDER_PROCESSOR) $(VENV)/bin/python -m pytest $(PARALLEL) -m 'not heavy and not exhaustive' $(COMPUTING:%=tests/test_%.py)
 
 hard: $(TOOLS)  ## further cases of heavy tests; RM3 against Lucene on 1,000 queries; 1,000 kills and disk faults in all stages (hours)
-	$(PIP) install --target build/frameworks llama-index-core haystack-ai pyterrier
+	$(PIP) install --target build/frameworks llama-index-core haystack-ai pyterrier 'markitdown[docx,pdf,pptx,xlsx]'
 	$(PIP) install --target build/frameworks --no-deps mteb
 	PYTHONPATH=build/frameworks $(VENV)/bin/python -m pytest $(PARALLEL) -m exhaustive
 	HYBRID_HARD=1 $(VENV)/bin/python -m pytest -q tests/test_lucene.py -k 1000_queries

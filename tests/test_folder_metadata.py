@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,35 @@ def test_lists_of_rows_are_metadata(tmp_path: Path, form: str) -> None:
 
     (facet,) = Live.open(tmp_path / "bm25").facets
     assert (facet["type"], {each["value"] for each in facet["values"]}) == ("list", {"x", "y"})
+
+
+def test_office_documents_are_counted_and_the_extra_is_named(folder: Path, tmp_path: Path) -> None:
+    if find_spec("markitdown"):
+        pytest.skip("the extra office is installed")
+    (folder / "slides.pptx").write_bytes(b"PK")
+    done = hybrid("prepare", "files", folder, "--output", tmp_path / "made")
+    assert done.says("text-files", count=4, left_out={".pptx": 1})
+    assert "office" in done.err
+
+
+@pytest.mark.exhaustive
+def test_office_documents_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("markitdown", reason="not installed: pip install 'hybrid_cli[office]'")
+    pptx, openpyxl = pytest.importorskip("pptx"), pytest.importorskip("openpyxl")
+    folder = tmp_path / "office"
+    folder.mkdir()
+    slides = pptx.Presentation()
+    slides.slides.add_slide(slides.slide_layouts[0]).shapes.title.text = "Password policy"
+    slides.save(folder / "slides.pptx")
+    book = openpyxl.Workbook()
+    book.active.append(["owner", "ann"])
+    book.save(folder / "book.xlsx")
+    made = prepare(PrepareFiles([folder], output=tmp_path / "made"))
+    texts = {row["docid"]: row for row in pl.read_parquet(collection.corpus_path(made)).to_dicts()}
+    assert texts["slides.pptx"]["title"] == "Password policy"
+    assert "ann" in texts["book.xlsx"]["text"]
+    for name, content in (("bad.pdf", b"%PDF-1.4 nothing"), ("bad.docx", b"PK nothing"), ("bad.xlsx", b"text")):
+        (folder / name).write_bytes(content)
+        done = hybrid("prepare", "files", folder, "--output", tmp_path / "again")
+        assert done.is_problem("not-a-document", path=folder / name), (done.err, done.fields)
+        (folder / name).unlink()

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from hybrid_cli.inputs.rows import InputFile, Number, Table
 
 MARKDOWN = (".md", ".markdown")
 TEXTS = (".txt", *MARKDOWN, ".rst", *HTML)
+OFFICE = {".pdf": b"%PDF", ".docx": b"PK", ".pptx": b"PK", ".xlsx": b"PK"}  # suffix -> first bytes
 _FRONT_MATTER = re.compile(
     r"---[ \t]*\n(?=[\"']?[\w-]+[\"']?[ \t]*:|\#)(.{0,65536}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL
 )
@@ -72,9 +74,10 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
         raise path_error(folder, f"the file name {wrong[0]!r} is not UTF-8; rename the file", code="not-utf-8")
     if any(map(is_page, names)):
         refuse_missing("selectolax")
-    others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in TEXTS)
+    others = Counter(name.suffix.lower() or "no suffix" for name in names if name.suffix.lower() not in _kinds())
     rest = ", ".join(f"{suffix} {count:,}" for suffix, count in others.most_common(5))
     left_out = f"; left out: {console.counted(file=others.total())} of other kinds ({rest})" if others else ""
+    left_out += "; the extra office reads " + ", ".join(sorted(some)) if (some := others.keys() & OFFICE.keys()) else ""
     text = f"{folder}: {console.counted(document=len(texts))}, one for each text file{left_out}{files.note()}"
     console.note(text, code="text-files", path=folder, count=len(texts), left_out=dict(others), links=files.left_out)
     texts = _readable(folder, texts) if on_error == "skip" else texts
@@ -82,7 +85,12 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
 
 
 def _texts(names: Iterable[Path]) -> list[str]:
-    return sorted(name.as_posix() for name in names if name.suffix.lower() in TEXTS)
+    return sorted(name.as_posix() for name in names if name.suffix.lower() in _kinds())
+
+
+def _kinds() -> tuple[str, ...]:
+    """Return the suffixes of files that can be read; those of PDF and office documents with the extra `office`."""
+    return (*TEXTS, *OFFICE) if find_spec("markitdown") else TEXTS
 
 
 def folder_table(folder: Path, file: Path | None = None) -> Table:
@@ -199,9 +207,30 @@ def _readable(folder: Path, names: Sequence[str]) -> list[str]:
 
 def _content(path: Path) -> str:
     """Return the text of a file; a page is decoded as by a browser."""
-    if not is_page(path):
-        return read_text(path)
-    return decode_page(read_bytes(path))
+    if is_page(path):
+        return decode_page(read_bytes(path))
+    return _office_text(path) if path.suffix.lower() in OFFICE else read_text(path)
+
+
+def _office_text(path: Path) -> str:
+    """Return the text of a PDF or office document as Markdown, without pictures; empty for a scan.
+
+    Raises:
+        InputError: a damaged or encrypted file.
+    """
+    from markitdown import MarkItDown
+
+    first, why = OFFICE[path.suffix.lower()], "another format than its name says"
+    if read_bytes(path).startswith(first):
+        try:
+            text = str(MarkItDown(enable_plugins=False).convert_local(path).markdown)
+        except Exception as error:  # of any of the libraries
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+        else:
+            if not text.startswith(first.decode()):  # a damaged file is returned as it is
+                return str(without_surrogates(text))
+            why = "damaged"
+    raise path_error(path, f"cannot be read ({why})", code="not-a-document")
 
 
 def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
@@ -221,7 +250,11 @@ def _read(folder: Path, names: Sequence[str]) -> Iterator[Document]:
             title, text = _after_front_matter(text)
         if not title and (first := HEADING.match(text)):
             title, text = heading(first), text[first.end() :].strip()
-        elif not title and path.suffix.lower() in MARKDOWN and (first := HEADING.search(_FENCED.sub("", text))):
+        elif (
+            not title
+            and path.suffix.lower() in (*MARKDOWN, *OFFICE)
+            and (first := HEADING.search(_FENCED.sub("", text)))
+        ):
             title = heading(first)
         yield Document(name, title, text, Location(path, 1))
 
