@@ -218,13 +218,13 @@ def _office_text(path: Path) -> str:
     Raises:
         InputError: a damaged or encrypted file.
     """
-    from markitdown import MarkItDown
+    from markitdown import MarkItDown, MarkItDownException
 
     first, why = OFFICE[path.suffix.lower()], "another format than its name says"
     if read_bytes(path).startswith(first):
         try:
             text = str(MarkItDown(enable_plugins=False).convert_local(path).markdown)
-        except Exception as error:  # of any of the libraries
+        except MarkItDownException as error:
             why = next(iter(str(error).splitlines()), type(error).__name__)
         else:
             if not text.startswith(first.decode()):  # a damaged file is returned as it is
