@@ -274,7 +274,9 @@ class Update(OnDevice, Threaded, ReadsFiles):
     A lexical (sharded or not), learned sparse or dense index is not changed: `--output` names the new index, which
     shares unchanged files with it by hard links.
 
-    `--rollback` returns a retriever to the generation before, and a second one to that before it.
+    `--model` alone gives a retriever another encoder: its index is built next to the present one, the fusion is tuned
+    on the same judgments, the difference is printed, and the retriever is switched last. `--rollback` returns a
+    retriever to the generation before, and a second one to that before it.
 
     Attributes:
         index: Retriever, the folder of `auto`, or an index.
@@ -288,7 +290,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
         prune: Remove other generations that no retriever next to this one names.
         ids: Print the ids of the documents, one per line.
         rollback: Return to the generation before the last update.
-        model: Encoder of a dense or learned sparse index; required if it has moved since indexing.
+        model: Another encoder for a retriever; of a dense or learned sparse index its own, if it has moved.
     """
 
     command = "update"
@@ -298,6 +300,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
         "hybrid update out/retriever docs.jsonl --prune",
         "hybrid update out/retriever --add new.jsonl --remove retracted.txt",
         "hybrid update out/retriever --rollback",
+        "hybrid update out/retriever --model intfloat/multilingual-e5-small",
         "hybrid update out/bm25 --add data/new --remove retracted.txt --output out/bm25-2",
     )
 
@@ -309,7 +312,7 @@ class Update(OnDevice, Threaded, ReadsFiles):
         {
             RETRIEVER: ("documents", "allow_shrink", "prune", "rollback", "device"),
             SINGLE_INDEX: ("output", "overwrite"),
-            ("a dense index", LEARNED): ("model",),
+            (RETRIEVER, "a dense index", LEARNED): ("model",),
             TRANSFORMER_INDEX: ("device",),
         },
     )
@@ -330,9 +333,10 @@ class Update(OnDevice, Threaded, ReadsFiles):
         """Refuse a call without documents, and one with all documents and with changes."""
         super().check()
         kinds = (bool(self.documents), self.add is not None or self.remove is not None, self.rollback, self.ids)
-        if sum(kinds) != 1 or ((self.ids or self.rollback) and (self.prune or self.allow_shrink)):
+        alone = self.model is not None and not any(kinds)
+        if sum(kinds) + alone != 1 or ((self.ids or self.rollback) and (self.prune or self.allow_shrink)):
             reason = "name all documents in their present state, or the changes by --add and --remove; "
-            reason += "or pass --list or --rollback alone"
+            reason += "or pass --model, --list or --rollback alone"
             raise option_error("documents", None, reason, code="missing-option")
 
 

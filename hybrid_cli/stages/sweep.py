@@ -53,7 +53,7 @@ def sweep(settings: Sweep) -> Path:
     """
     setups = read_setups(settings.setups)
     parts = SweptParts(settings)
-    made = {name: parts.retriever(steps) for name, steps in setups.items()}
+    made = {name: parts.composed(steps) for name, steps in setups.items()}
     runs = [f"{name}={parts.run(made[name], steps)}" for name, steps in setups.items()]
     first = next(iter(setups))
     of: dict[str, Any] = {"split": settings.split, "measure": [settings.measure], "seed": settings.seed}
@@ -173,8 +173,6 @@ class SweptParts:
     def composed(self, steps: Mapping[str, Any], output: Path | None = None) -> Path:
         """Return the retriever of a set-up."""
         return self.made("compose", steps.get("compose") or {}, self.indexes(steps), output=output)
-
-    retriever = composed
 
     def run(self, retriever: Path, steps: Mapping[str, Any]) -> Path:
         """Return the run of a set-up on the queries of the collection, or on rewritten ones."""

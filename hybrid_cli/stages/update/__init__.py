@@ -30,6 +30,7 @@ from hybrid_cli.inputs.files import text_lines
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.stages import call, stage
+from hybrid_cli.stages.update.encoder import change_encoder, fusion_of
 from hybrid_cli.stages.update.generations import (
     CurrentDocuments,
     Difference,
@@ -65,6 +66,8 @@ def update(settings: Update) -> Path:
     if settings.rollback:
         return _roll_back(settings, files)
     current = CurrentDocuments.of(files)
+    if settings.model is not None:
+        return _with_encoder(settings, files, current)
     inputs: dict[str, artifacts.Input] = {f"documents {n}": path for n, path in enumerate(settings.documents, 1)}
     known = documents_of(current.docids) if current.splits else current.docids
     removed = _removed(settings, known, folder, inputs)
@@ -115,6 +118,8 @@ def _retriever(settings: Update) -> Path | None:
 def _update_index(settings: Update) -> Path:
     """Write an index with the documents of another index, those that are added, and without those that are removed."""
     index, manifest = settings.index, index_manifest(settings.index, sharded=True)
+    if settings.add is None and settings.remove is None:
+        raise option_error("model", settings.model, f"{index} is an index; name a retriever", code="other-kind")
     if settings.output is None:
         raise option_error("output", None, f"needed for {index}: the path of the new index", code="missing-option")
     known, inputs = ids_of(index), dict[str, artifacts.Input]()
@@ -179,14 +184,32 @@ def _written(
             removed = pl.Series(sorted(changes.gone), dtype=pl.String)
             change = Change(index, index_manifest(index, sharded=True), removed, output, corpus, first, overwrite=True)
             indexes.append(write_change(settings, change, {}))
-        stored, home = files.stored, files.folder.resolve()
-        before = stored.changed or {}
+        before = files.stored.changed or {}
         changed = {name: before.get(name, 0) + count for name, count in changes.counts.items()}
-        state = {"generation": now, "changed": stored.changed}
-        history = [former for former in stored.history if (home / former["path"]).is_dir()]
-        history += [former | state for former in named_indexes([current.collection, *files.indexes], home)]
+        history = _history(files, current.collection)
         _switch(settings, files, indexes, generation=number, changed=changed, history=history)
     return RetrieverFiles.read(files.folder)
+
+
+def _with_encoder(settings: Update, files: RetrieverFiles, current: CurrentDocuments) -> Path:
+    """Switch a retriever to an index of another encoder; see `encoder.change_encoder`."""
+    if settings.dry_run:
+        documents = console.counted(document=len(current.docids))
+        text = f"update: {files.folder}: {settings.model} would encode {documents} (dry run: nothing is written)"
+        console.note(text, code="documents-changed", path=files.folder)
+        return files.folder
+    with artifacts.keeping_equal_outputs():
+        indexes, state = change_encoder(settings, files, current.collection)
+        _switch(settings, files, indexes, changed=None, history=_history(files, current.collection), **state)
+    return files.folder
+
+
+def _history(files: RetrieverFiles, collection: Path) -> list[dict[str, Any]]:
+    """Return the history of the next generation: former ones that are there, and the present one."""
+    stored, home = files.stored, files.folder.resolve()
+    state = {"generation": stored.generation, "changed": stored.changed, "fusion": fusion_of(stored)}
+    history = [dict(former) for former in stored.history if (home / former["path"]).is_dir()]
+    return history + [former | state for former in named_indexes([collection, *files.indexes], home)]
 
 
 def _roll_back(settings: Update, files: RetrieverFiles) -> Path:
@@ -207,18 +230,19 @@ def _roll_back(settings: Update, files: RetrieverFiles) -> Path:
         history = [entry for entry in stored.history if entry.get("generation") != number]
         history += named_indexes(present, files.folder)
         with artifacts.keeping_equal_outputs():
-            _switch(settings, files, indexes, generation=number, changed=changed, history=history)
+            state = {"generation": number, "changed": changed, "history": history}
+            _switch(settings, files, indexes, **state, **former[0].get("fusion", {}))
     return files.folder
 
 
 def _switch(settings: Update, files: RetrieverFiles, indexes: list[Path], **state: Any) -> None:
-    """Replace the retriever by one of other indexes; weights, scales and evidence are kept.
+    """Replace the retriever by one of other indexes; weights, scales and evidence are kept, unless they are given.
 
     Args:
         settings: settings of the command.
         files: the retriever.
         indexes: its new indexes.
-        state: `generation`, `changed` and `history` of the new retriever.
+        state: `generation`, `changed` and `history` of the new retriever, and maybe its fusion.
     """
     number = state["generation"]
     made = artifacts.read_manifest(files.folder, Kind.RETRIEVER)
