@@ -25,7 +25,7 @@ from hybrid_cli.storage import Kind
 STAGES = ["auto", "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense"]
 STAGES += ["train-lambda", "distill-lite", "train-sparse", "train-reranker", "convert-checkpoint", "presets", "combine"]
 STAGES += ["encode", "search", "judge", "fuse", "compose", "update", "serve", "rerank", "concat-runs", "evaluate"]
-STAGES += ["gate", "report", "inspect", "export", "doctor"]
+STAGES += ["sweep", "gate", "report", "inspect", "export", "doctor"]
 Write = Callable[[str], Path]
 ALIASES = "x0: &x0 [a, a]\n" + "".join(f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]\n" for n in range(1, 40))  # 2**40 values
 EVERYWHERE = ("--config", "--quiet", "--verbose", "--log-file", "--debug")
@@ -60,7 +60,7 @@ def test_help_starts_with_five_commands_and_lists_all_in_the_order_of_a_pipeline
 
 def test_help_shows_examples_before_options_and_required_options_first() -> None:
     text = plain(hybrid("search", "--help").out)
-    places = [text.index(part) for part in ("Usage:", "Example", "--index PATH", "--output -o", "--query TEXT")]
+    places = [text.index(part) for part in ("Usage:", "Example", "--output -o", "--index PATH", "--query TEXT")]
     assert places == sorted(places)
 
 

@@ -129,7 +129,8 @@ def _unexpected(word: str, words: Sequence[str], kind: type[Settings]) -> InputE
     before = [given for given in words[: len(words) - words[::-1].index(word) - 1] if given.startswith("-")]
     option = before[-1].partition("=")[0] if before else ""
     if option not in named:
-        required = (name for name, declared in kind.declared().items() if declared.default is REQUIRED)
+        required = [name for name, declared in kind.declared().items() if declared.default is REQUIRED]
+        required += [name for name, declared in kind.declared().items() if declared.needed and name != "output"]
         option = next((one for name in required for one in _spelled(kind, name)[:1] if one not in words), "")
         hint = f"pass it with its option, such as {option}" if option else "values follow their option"
     elif bare_type(kind.types()[named[option]]) is bool:
@@ -296,7 +297,8 @@ def in_help_order(kind: type[Settings]) -> list[tuple[str, Option]]:
         declared = item[1]
         place = panels.index(declared.panel)
         last = declared.panel == GENERAL
-        return (not declared.positional, declared.panel != "", last, place, declared.default is not REQUIRED)
+        needed = declared.default is REQUIRED, bool(declared.needed)
+        return (not declared.positional, declared.panel != "", last, place, not any(needed))
 
     return sorted(kind.declared().items(), key=sort_key)
 
