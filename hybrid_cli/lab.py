@@ -20,7 +20,7 @@ from hybrid_cli.collections.collection import Collection, qrels_path, read_qrels
 from hybrid_cli.commands import Evaluate, PrepareFiles, TrainDense
 from hybrid_cli.commands.common import HITS
 from hybrid_cli.encoders.options import MODEL
-from hybrid_cli.errors import InputError, require_packages
+from hybrid_cli.errors import InputError, named_keywords, require_packages
 from hybrid_cli.evaluation.complementarity import Sets, sets
 from hybrid_cli.evaluation.measures import qrels_table
 from hybrid_cli.evaluation.options import LEVEL, MEASURES
@@ -108,6 +108,7 @@ def compare(
         return evaluate(inputs, split=chosen, measure=measures, **options)
 
 
+@named_keywords
 def complementarity(
     first: SystemLike,
     second: SystemLike,

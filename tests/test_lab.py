@@ -12,7 +12,21 @@ import pytest
 from command import Notices, hybrid, raises, refusal
 from IPython.core.interactiveshell import InteractiveShell
 
-from hybrid_cli import BM25, compare, complementarity, open_collection, open_index, over_seeds
+from hybrid_cli import (
+    BM25,
+    Dense,
+    InputError,
+    Retriever,
+    compare,
+    complementarity,
+    evaluate,
+    fuse,
+    open_collection,
+    open_encoder,
+    open_index,
+    over_seeds,
+    tune,
+)
 from hybrid_cli.lab import Complementarity
 from hybrid_cli.reporting.summary import Summary
 
@@ -211,6 +225,32 @@ def test_other_bad_input_is_refused(bm25: Any, tiny: Path) -> None:
         complementarity(bm25, OTHER, DATA, names=("a", "a"))
     with raises("nothing-relevant"):
         complementarity(bm25, OTHER, (QUERIES, {"1": {"a": 0}}))
+
+
+@pytest.mark.parametrize(
+    ("call", "keyword", "similar"),
+    [
+        (lambda _, **more: BM25(**more), "k", "k1"),
+        (lambda _, **more: Dense(**more), "encode", "encoder"),
+        (lambda index, **more: Retriever([index], **more), "recipes", "recipe"),
+        (lambda index, **more: Retriever.of({"a": index, "b": index}, **more), "wights", "weights"),
+        (lambda index, **more: Retriever([index, index]).tune(QRELS, **more), "query", "queries"),
+        (lambda index, **more: index.search("salt", **more), "filters", "filter"),
+        (lambda index, **more: index.context("salt", **more), "token", "tokens"),
+        (lambda index, **more: index.expanded(**more), "fbdocs", "fb_docs"),
+        (lambda _, **more: tune({"a": OTHER, "b": OTHER}, QRELS, **more), "mesure", "measure"),
+        (lambda _, **more: fuse({"a": OTHER, "b": OTHER}, **more), "rrfk", "rrf_k"),
+        (lambda _, **more: evaluate(OTHER, QRELS, ["MRR"], **more), "levels", "level"),
+        (lambda _, **more: open_encoder("minilm", **more), "devise", "device"),
+        (lambda index, **more: complementarity(index, OTHER, DATA, **more), "relevance", "relevance_level"),
+        (lambda index, **more: compare({"a": index}, DATA, **more), "base_line", "baseline"),
+        (lambda index, **more: compare({"a": index}, DATA).to_latex(**more), "captions", "caption"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_the_nearest_name(bm25: Any, call: Any, keyword: str, similar: str) -> None:
+    with pytest.raises(InputError) as caught:
+        call(bm25, **{keyword: 1})
+    assert (caught.value.fields["option"], caught.value.fields["similar"]) == (keyword, similar)
 
 
 def test_results_of_other_systems_or_queries_are_not_combined(bm25: Any) -> None:

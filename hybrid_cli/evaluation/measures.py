@@ -29,7 +29,7 @@ import pytrec_eval
 
 from hybrid_cli import console, plugins
 from hybrid_cli.collections.collection import read_qrels
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, named_keywords
 from hybrid_cli.inputs.files import DOCIDS, QIDS, fold_name
 from hybrid_cli.plugins import Registry
 from hybrid_cli.runs import RunLike, frame_of, of_dictionary, run_table
@@ -584,6 +584,7 @@ QrelsLike = pl.DataFrame | Mapping[str, Mapping[str, int]] | str | os.PathLike[s
 _GRADES = ("relevance", "rel", "score", "label", "grade")
 
 
+@named_keywords
 def evaluate(run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: int = 1) -> dict[str, float]:
     """Return the mean of each measure over all judged queries; a query without hits counts as 0.
 
@@ -608,6 +609,7 @@ def evaluate(run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: 
     return {name: mean_of(values, name) for name in values["measure"].unique(maintain_order=True)}
 
 
+@named_keywords
 def evaluate_queries(run: RunLike, qrels: QrelsLike, measures: Sequence[str], *, level: int = 1) -> pl.DataFrame:
     """Return the value of each judged query; a query without hits has the value 0.
 

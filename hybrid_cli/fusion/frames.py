@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, keyword_error
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.methods import METHODS, FusionRecipe, method_name
 from hybrid_cli.fusion.options import HITS, METHOD, RRF_K, Missing, Normalization
@@ -77,8 +77,9 @@ def recipe_of(
     """Return the recipe of a fusion of named lists; see `fuse`."""
     chosen = method_name(method)
     missing = missing or METHODS[chosen].missing
-    if unknown := [name for name in options or () if name not in [*signature(METHODS[chosen].rule).parameters][3:]]:
-        raise InputError(f"{chosen}: has no parameter {unknown[0]}", code="unknown-parameter", name=unknown[0])
+    known = [*signature(METHODS[chosen].rule).parameters][3:]
+    if unknown := [name for name in options or () if name not in known]:
+        raise keyword_error(chosen, unknown[0], [*known, *signature(recipe_of).parameters], "unknown-parameter")
     return FusionRecipe(chosen, _weights(weights, names), missing, normalize, rrf_k, dict(options or {}))
 
 

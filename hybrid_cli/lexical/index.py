@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from hybrid_cli import runs, storage
-from hybrid_cli.errors import HybridError, InputError
+from hybrid_cli.errors import HybridError, InputError, named_keywords
 from hybrid_cli.inputs.json_values import mismatch_of_fields, read_object
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.analysis import LazyAnalyzer, TextAnalyzer, refuse_unknown
@@ -160,6 +160,7 @@ class LexicalIndex(Index):
         """Return the same index with impacts of eight bits."""
         return self._with(self.impacts.rounded(), self.allowed)
 
+    @named_keywords
     def expanded(
         self, fb_terms: int = FB_TERMS, fb_docs: int = FB_DOCS, fb_weight: float = FB_WEIGHT
     ) -> ExpandedQueries:

@@ -15,7 +15,7 @@ import polars as pl
 from hybrid_cli import console
 from hybrid_cli.artifacts.lineage import pseudo_queries
 from hybrid_cli.commands.analysis import Comparison, Evaluate
-from hybrid_cli.errors import InputError, option_error
+from hybrid_cli.errors import InputError, named_keywords, option_error
 from hybrid_cli.evaluation import significance
 from hybrid_cli.evaluation.complementarity import RBO_DEPTH, RBO_P
 from hybrid_cli.evaluation.measures import HOLE, uses_all_grades
@@ -102,6 +102,7 @@ class Summary:
         """Return all tables as Markdown."""
         return self.result().text("markdown")
 
+    @named_keywords
     def to_latex(self, caption: str = "", label: str = "", p_values: bool = False) -> str:
         """Return the first table in LaTeX, which needs the package `booktabs`.
 

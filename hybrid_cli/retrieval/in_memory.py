@@ -20,7 +20,7 @@ import polars as pl
 from hybrid_cli import languages
 from hybrid_cli.collections.collection import Collection
 from hybrid_cli.draws import rng, sample
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, named_keywords
 from hybrid_cli.lexical.options import MAX_K1, STACKING, BM25Options, field_weight
 from hybrid_cli.runs.given import DocumentsLike, as_array, documents_table
 from hybrid_cli.runs.index import Allowed, Known
@@ -36,6 +36,7 @@ _BATCH = 1024  # documents that are counted at once
 _SAMPLED = 200  # documents whose language is detected
 
 
+@named_keywords
 @dataclass(frozen=True, kw_only=True)
 class BM25(BM25Options):
     """BM25 as Lucene computes it, over an impact matrix in memory.
@@ -103,6 +104,7 @@ class BM25(BM25Options):
         )
 
 
+@named_keywords
 @dataclass(frozen=True)
 class Dense:
     """Exact search of the inner product of vectors.

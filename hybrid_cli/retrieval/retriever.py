@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from hybrid_cli import runs
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, named_keywords
 from hybrid_cli.fusion.frames import recipe_of
 from hybrid_cli.fusion.lists import values
 from hybrid_cli.fusion.methods import FusionRecipe
@@ -108,6 +108,7 @@ def default_shares(lexical: Sequence[bool]) -> tuple[float, ...]:
     return tuple(round(share[side], 6) for side in lexical)
 
 
+@named_keywords
 @dataclass(frozen=True, init=False, repr=False)
 class Retriever(Index):
     """Indexes of one corpus and the fusion of their hits; `Retriever.of` makes one of another fusion.
@@ -350,6 +351,7 @@ class Retriever(Index):
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
+    @named_keywords
     def tune(self, qrels: QrelsLike, queries: QueriesLike | None = None, measure: str = MEASURE) -> Retriever:
         """Return the retriever with the weights that judged queries choose, as `compose --tune` chooses them.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, named_keywords
 from hybrid_cli.evaluation.measures import QrelsLike, check_overlap, evaluate_positions, qrels_table
 from hybrid_cli.fusion import tuning
 from hybrid_cli.fusion.frames import recipe_of
@@ -67,6 +67,7 @@ class JudgedLists:
         return Tuned([table], selected, recipe, alone, qids, measure, FOLDS, SEED, grid.scales)
 
 
+@named_keywords
 def tune(
     runs: Mapping[str, RunLike], qrels: QrelsLike, method: str = METHOD, measure: str = MEASURE, depth: int = HITS
 ) -> Tuned:

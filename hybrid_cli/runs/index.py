@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, named_keywords
 from hybrid_cli.runs.context import context
 from hybrid_cli.runs.given import QueriesLike, checked_depth, frame_of, queries_table
 from hybrid_cli.runs.tables import SortedIds, empty, positions, ranks
@@ -223,6 +223,7 @@ class Index(ABC):
     def within(self, allowed: Allowed) -> Self:
         """Return the same index whose hits are documents that a filter keeps; everything else is shared."""
 
+    @named_keywords
     def search(
         self, queries: QueriesLike, k: int = 10, filter: str | None = None, min_probability: float | None = None
     ) -> pl.DataFrame:
@@ -260,6 +261,7 @@ class Index(ABC):
         documents = None if self.known is None else self.known.texts(shown)
         return hits if documents is None else hits.hstack(documents.drop("docid"))
 
+    @named_keywords
     def context(self, query: str, tokens: int = 2000, k: int = 10, filter: str | None = None) -> pl.DataFrame:
         """Return the best parts of the hits of a query for a prompt, with their neighbors and their places.
 

@@ -13,14 +13,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from hybrid_cli import plugins
-from hybrid_cli.errors import InputError
+from hybrid_cli.errors import InputError, keyword_error
 from hybrid_cli.inputs import files as input_files
 from hybrid_cli.settings.conversion import bare_type, byte_count, converted, is_pair, json_value
 from hybrid_cli.settings.options import (
@@ -244,10 +243,7 @@ class Settings:
             if bare_type(cls.types()[name]) is bool:
                 known.setdefault(f"no_{name}", (name, False))
         if unknown := next((keyword for keyword in keywords if keyword not in known), None):
-            close = next(iter(get_close_matches(unknown, known, n=1)), None)
-            hint = f"; did you mean {close}?" if close else ""
-            problem = f"{cls.command or 'opening an index'} has no keyword {unknown}{hint}"
-            raise InputError(problem, code="no-such-option", option=unknown, similar=close)
+            raise keyword_error(cls.command or "opening an index", unknown, known)
         named = ((known[keyword], value) for keyword, value in keywords.items())
         return {name: value if same or value is None else not value for (name, same), value in named}
 
