@@ -80,7 +80,7 @@ msmarco_named = msmarco $(MSMARCO)/collection.tsv \
     --queries dev=$(MSMARCO)/queries.train.tsv --qrels dev=$(MSMARCO)/qrels.train.tsv \
     --queries test=$(MSMARCO)/queries.dev.small.tsv --qrels test=$(MSMARCO)/qrels.dev.small.tsv \
     --queries dl19=$(MSMARCO)/msmarco-test2019-queries.tsv --qrels dl19=$(MSMARCO)/2019qrels-pass.txt
-msmarco_needs = $(if $(MSMARCO),,$(info $(@:paper-%=%): from ir_datasets, or pass MSMARCO=FOLDER with $(msmarco_files)))
+msmarco_needs = $(if $(small)$(wildcard $(MSMARCO)/collection.tsv),,$(info $(@:paper-%=%): from ir_datasets, or pass MSMARCO=FOLDER with $(msmarco_files)))
 msmarco_irds := irds train=msmarco-passage/train dev=msmarco-passage/train test=msmarco-passage/dev/small \
     dl19=msmarco-passage/trec-dl-2019/judged
 
@@ -226,7 +226,7 @@ BEIR_SETS ?= $(if $(small),msmarco scifact cqadupstack/gis cqadupstack/english,m
     quora dbpedia-entity scidocs fever climate-fever scifact $(forums:%=cqadupstack/%))
 BEIR ?= $(if $(small),$(beir)/source)
 BEIR_SET ?=
-beir_needs = $(if $(BEIR),,$(info $(@:paper-%=%): from ir_datasets, or pass BEIR=FOLDER with a folder of BEIR for each of $(BEIR_SETS)))
+beir_needs = $(if $(small)$(wildcard $(BEIR)/msmarco/corpus.jsonl),,$(info $(@:paper-%=%): from ir_datasets, or pass BEIR=FOLDER with a folder of BEIR for each of $(BEIR_SETS)))
 beir_bases := ance contriever gtr
 beir_lambdas := lambda unicoil-lambda
 released_lambda := $(msmarco)/spar/spar/$(seed)/lambda
@@ -273,7 +273,7 @@ robust04 := $(papers)/robust04
 robust04_table := $(robust04)/folds $(robust04) --collection robust04 --split all
 ROBUST04 ?= $(if $(small),$(robust04)/source)
 ROBUST04_FOLDS ?= $(if $(FOLDS),$(FOLDS),$(if $(small),$(robust04)/source/folds.json))
-robust_needs = $(if $(ROBUST04),,$(info $(@:paper-%=%): from ir_datasets (disks 4 and 5 need a license), or pass ROBUST04=FOLDER with disk45/ \
+robust_needs = $(if $(small)$(wildcard $(ROBUST04)/topics.robust04.txt),,$(info $(@:paper-%=%): from ir_datasets (disks 4 and 5 need a license), or pass ROBUST04=FOLDER with disk45/ \
     topics.robust04.txt qrels.robust04.txt; FOLDS=FILE sets the folds))
 robust_files = trec $(ROBUST04)/disk45 --encoding latin-1 --topics all=$(ROBUST04)/topics.robust04.txt --qrels all=$(ROBUST04)/qrels.robust04.txt
 
@@ -304,7 +304,7 @@ TREC_COVID ?= $(if $(small),$(covid_out)/source)
 SCIBERT ?= $(if $(small),$(papers)/model,allenai/scibert_scivocab_uncased)
 earlier := $(or $(RESIDUAL),$(TREC_COVID:%=%/qrels-rnd1.txt))
 trec-covid_table := $(covid_out)/data $(covid_out) --collection trec-covid $(earlier:%=--residual-qrels %)
-covid_needs = $(if $(TREC_COVID),,$(info $(@:paper-%=%): from ir_datasets, or pass TREC_COVID=FOLDER with docs.jsonl topics-rnd2.xml qrels-rnd2.txt \
+covid_needs = $(if $(small)$(wildcard $(TREC_COVID)/docs.jsonl),,$(info $(@:paper-%=%): from ir_datasets, or pass TREC_COVID=FOLDER with docs.jsonl topics-rnd2.xml qrels-rnd2.txt \
     qrels-rnd1.txt; RESIDUAL=FILE are the judgments of round 1; TRAIN_DATA=FOLDER replaces MS MARCO))
 covid_files = trec $(TREC_COVID)/docs.jsonl --topics test=$(TREC_COVID)/topics-rnd2.xml --qrels test=$(TREC_COVID)/qrels-rnd2.txt
 

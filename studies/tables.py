@@ -8,7 +8,11 @@ Prints Markdown, and writes `tables.md`, `tables.tex` and `tables.csv` (with --c
 over the queries with its 95% t-interval, of the means over the seeds if there are several runs. `*` marks p < .05 of a
 paired t-test against the first row, with Bonferroni's correction for the rows. The CSV file names the runs of each cell
 and their fingerprints, which `hybrid inspect RUN` traces to indexes, encoders and settings. Rows without a run are
-listed. --check compares with the published figures.
+listed. --check compares with the published figures of as many documents and queries, under the same attacks.
+
+Questions that have answers in place of judgments: Success, MRR and RoC follow from the first hit with an answer. MAP
+needs all relevant documents: the first 1000 hits with an answer of the runs that the table names as its pool (of the
+first seed), whatever other rows exist. Without these runs, it is left out.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ CONFIDENCE, LEVEL, HITS = 0.95, 0.05, 1000
 ROC, _BEHIND_ROC, ROC_PARTS = "RoC@10", "Success@10", ("D only@10", "S only@10", "Fail@10")
 RBO = "RBO"  # rank-biased overlap with BM25
 BYTES, LATENCY, ATTACKED, DROP = "bytes per passage", "latency p50 (ms)", "Success@100", "mean drop"
+_FIRST_HIT = ("Success", "MRR", RBO)  # measures that the other relevant documents do not change
 Values = dict[str, np.ndarray]  # measure -> value of each query
 
 
@@ -76,7 +81,11 @@ class Table:
         tolerance: largest accepted difference, in this unit.
         split: split, if not that of the call.
         documents: number of documents of the published figures; None if the parts of the collection vary.
+        queries: number of queries of the published figures; None if it is not known.
         parts: number of parts of the collection; 0 if it is one.
+        pool: runs whose hits with an answer are relevant, where questions have answers in place of judgments.
+        attacks: attacks of the mean drop.
+        notes: remarks on the published figures, below the table.
     """
 
     title: str
@@ -88,7 +97,11 @@ class Table:
     tolerance: float
     split: str | None = None
     documents: int | None = None
+    queries: int | None = None
     parts: int = 0
+    pool: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def measures(self) -> list[str]:
@@ -97,21 +110,34 @@ class Table:
 
 
 def published(file: Path = PUBLISHED) -> tuple[Table, ...]:
-    """Return the tables of the file of published figures."""
+    """Return the tables of the file of published figures.
+
+    Raises:
+        InputError: a table without a tolerance, or a row with more figures than columns.
+    """
     content = yaml.safe_load(file.read_text("utf-8"))
     found = []
     for given in content["tables"]:
         printed = [column for column, name in given["columns"].items() if name is not None]
-        rows = (
-            Row(name, run, {column: value for column, value in zip(printed, paper, strict=False) if value is not None})
-            for name, (run, *paper) in given.pop("rows").items()
-        )
-        documents = content["collections"].get(given["collection"])
-        found.append(Table(folder=given.pop("from"), rows=tuple(rows), **{"documents": documents, **given}))
+        rows = []
+        for name, (run, *paper) in given.pop("rows").items():
+            place = f"{file.name}: {given['title']}: {name}"
+            if paper and "tolerance" not in given:
+                raise InputError(f"{place}: figures without a tolerance; add `tolerance` to the table")
+            if len(paper) > len(printed):
+                raise InputError(f"{place}: {len(paper)} figures for {len(printed)} columns with a name")
+            figures = {column: value for column, value in zip(printed, paper, strict=False) if value is not None}
+            rows.append(Row(name, run, figures))
+        lists = {name: tuple(given.pop(name, ())) for name in ("pool", "notes")}
+        whole = content["collections"][given["collection"]] | {"attacks": tuple(content["attacks"])} | given | lists
+        found.append(Table(folder=whole.pop("from"), rows=tuple(rows), **{"tolerance": 0.0, **whole}))
     return tuple(found)
 
 
-TABLES = published()
+try:
+    TABLES = published()
+except InputError as error:
+    sys.exit(f"tables.py: {error}")
 
 
 @dataclass(frozen=True)
@@ -127,6 +153,7 @@ class Cell:
     p: float = float("nan")
     queries: int = 0
     runs: tuple[Path, ...] = ()
+    comparable: bool = True  # with the published figure
 
     def text(self, unit: int) -> str:
         """Return the figure with its interval, in the unit of its table."""
@@ -164,10 +191,16 @@ class Collection:
         return not (self.data / f"qrels.{self.split}.parquet").exists()
 
 
-def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measures: Sequence[str]) -> list[Values]:
+def measured(
+    where: Collection,
+    name: str,
+    runs: Sequence[Sequence[Path]],
+    measures: Sequence[str],
+    pool: Sequence[Path] = (),
+) -> list[Values]:
     """Return the value of each query for every row, as mean over the seeds; unchanged runs are not measured again.
 
-    Without judgments, the hits of all runs that have an answer are relevant.
+    Without judgments, the hits of the pool that have an answer are relevant; without a pool, those of all runs.
     """
     named = [f"r{row}~{seed}={path}" for row, paths in enumerate(runs) for seed, path in enumerate(paths)]
     output = where.out / "tables" / f"{name}.parquet"
@@ -179,7 +212,7 @@ def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measu
     if where.measured_by_answers:
         judged = where.out / "tables" / f"{name}.qrels.tsv"
         depth = max(int(name.partition("@")[2] or HITS) for name in options["measure"])
-        _write_answered(where, [path for paths in runs for path in paths], depth, judged)
+        _write_answered(where, pool or [path for paths in runs for path in paths], HITS if pool else depth, judged)
         options = {option: value for option, value in options.items() if option != "split"}
     with redirect_stdout(StringIO()):
         try:
@@ -194,7 +227,7 @@ def measured(where: Collection, name: str, runs: Sequence[Sequence[Path]], measu
 
 
 def _write_answered(where: Collection, files: Sequence[Path], depth: int, output: Path) -> None:
-    """Write judgments: the first hits of all runs are relevant if they have an answer; other questions keep a row."""
+    """Write judgments: the first hits of the runs are relevant if they have an answer; other questions keep a row."""
     ranked = (runs.read_run(file).filter(pl.col("rank") <= depth) for file in files)
     hits = pl.concat([run.select("qid", "docid") for run in ranked]).unique(maintain_order=True)
     queries = with_answers(read_queries(queries_path(where.data, where.split)))
@@ -214,8 +247,15 @@ def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
     with_roc = ROC in table.columns and bool(sparse)
     if not rows:
         return
-    measures = [*columns, *([_BEHIND_ROC] if with_roc else [])]
-    values = measured(where, name, [*(runs for _, runs in rows), *([sparse] if with_roc else [])], measures)
+    pooled = [each for each in columns if where.measured_by_answers and not each.startswith(_FIRST_HIT)]
+    pool = [paths[0] for run in table.pool if (paths := where.runs_of(Row(run, run)))]
+    if pooled and (not pool or len(pool) < len(table.pool)):
+        columns, pooled = [each for each in columns if each not in pooled], []
+    files = [*(runs for _, runs in rows), *([sparse] if with_roc else [])]
+    measures = [*(each for each in columns if each not in pooled), *([_BEHIND_ROC] if with_roc else [])]
+    values = measured(where, name, files, measures) if measures else [{} for _ in files]
+    if pooled:
+        values = [a | b for a, b in zip(values, measured(where, f"{name}-pool", files, pooled, pool), strict=True)]
     for (row, runs), own in zip(rows, values, strict=False):
         for column in columns:
             base = values[0][column]
@@ -292,7 +332,10 @@ def costs(where: Collection, table: Table) -> Iterator[Cell]:
 
 
 def robustness(where: Collection, table: Table) -> Iterator[Cell]:
-    """Yield Success@100 with the original queries, and its mean drop over the attacks, for the rows with such runs."""
+    """Yield Success@100 with the original queries, under each attack, and its mean drop, for the rows with such runs.
+
+    The mean drop is comparable with the published one only over the attacks of the paper.
+    """
     rows = [(row, runs[0]) for row in table.rows if (runs := where.runs_of(row))]
     attacked = {row.name: sorted(run.parent.glob(f"{run.stem}@*.parquet")) for row, run in rows}
     rows = [(row, run) for row, run in rows if attacked[row.name]]
@@ -302,17 +345,21 @@ def robustness(where: Collection, table: Table) -> Iterator[Cell]:
     values = [each[ATTACKED] for each in measured(where, "robustness", files, [ATTACKED])]
     rest = iter(values[len(rows) :])
     for (row, run), original in zip(rows, values, strict=False):
-        drops = [float(original.mean() - next(rest).mean()) for _ in attacked[row.name]]
-        count = len(original)
-        yield Cell(table.title, row.name, ATTACKED, float(original.mean()), queries=count, runs=(run,))
-        paths = (run, *attacked[row.name])
-        yield Cell(table.title, row.name, DROP, float(np.mean(drops)), queries=count, runs=paths)
+        count, base = len(original), float(original.mean())
+        yield Cell(table.title, row.name, ATTACKED, base, queries=count, runs=(run,))
+        means = {file.stem.partition("@")[2]: (float(next(rest).mean()), file) for file in attacked[row.name]}
+        for attack, (mean, file) in means.items():
+            if attack in table.columns:
+                yield Cell(table.title, row.name, attack, mean, queries=count, runs=(file,))
+        drop = base - float(np.mean([mean for mean, _ in means.values()]))
+        same = set(means) == set(table.attacks)
+        yield Cell(table.title, row.name, DROP, drop, queries=count, runs=(run, *attacked[row.name]), comparable=same)
 
 
 def difference(table: Table, row: Row, cell: Cell) -> float | None:
-    """Return our figure less the published one, in the unit of the table; None where the paper prints none."""
+    """Return our figure less the published one, in the unit of the table; None where they are not comparable."""
     paper = row.paper.get(cell.column)
-    return None if paper is None or cell.column == BYTES else table.unit * cell.mean - paper
+    return None if paper is None or cell.column == BYTES or not cell.comparable else table.unit * cell.mean - paper
 
 
 def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
@@ -337,7 +384,15 @@ def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
                 line += [] if name == BYTES else ["" if differs is None else with_sign(differs, digits)]
         rows.append(line)
     absent = [row.name for row in table.rows if row.paper and row not in present]
-    return reporting.Table(columns, rows, table.title, [f"Without a run: {'; '.join(absent)}."] if absent else [])
+    notes = [*table.notes, *([f"Without a run: {'; '.join(absent)}."] if absent else [])]
+    if other := sorted({_attacks(cell) for cell in found if not cell.comparable}):
+        notes.append(f"Mean drop over {' and over '.join(other)}; the paper's is over {', '.join(table.attacks)}.")
+    return reporting.Table(columns, rows, table.title, notes)
+
+
+def _attacks(cell: Cell) -> str:
+    """Return the attacks of a mean drop."""
+    return ", ".join(sorted(run.stem.partition("@")[2] for run in cell.runs if "@" in run.stem))
 
 
 def _printed(value: float) -> str:
@@ -386,18 +441,22 @@ def check(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]:
     """Compare the measured cells with the published figures.
 
     Returns:
-        One line per cell that differs by more than the tolerance, and a summary; whether all agree. Collections of
-        another size, such as samples, are not compared.
+        One line per cell that differs by more than the tolerance or is not comparable, and a summary; whether there are
+        figures to compare, and all agree. Collections of another size, such as samples, are not compared.
     """
     lines, compared, agree = [], 0, 0
     for table, own in zip(tables, all_cells(where, tables, with_costs=False), strict=True):
-        rows = {row.name: row for row in table.rows}
+        rows, command = {row.name: row for row in table.rows}, f"`make {table.collection}`"
         if absent := [name for name, row in rows.items() if row.paper and name not in {cell.row for cell in own}]:
-            lines.append(f"{table.title}: without a run: {'; '.join(absent)}")
-        documents = None if table.documents is None else document_count(where.below(table).data)
-        if own and documents != table.documents:
-            lines.append(f"{table.title}: not comparable: {documents:,} documents, published {table.documents:,}")
+            lines.append(f"{table.title}: without a run: {'; '.join(absent)}: {command}")
+        if own and (other := _other_size(where.below(table), table, own)):
+            lines.append(f"{table.title}: not comparable: {other}: {command} with the whole collection")
             continue
+        measured = {cell.column for cell in own}
+        printed = {column for row in table.rows for column in row.paper} - {BYTES}
+        if own and (missing := [column for column in table.columns if column in printed - measured]):
+            needs = f" (the pool is {', '.join(table.pool)})" if table.pool else ""
+            lines.append(f"{table.title}: not measured: {', '.join(missing)}{needs}: {command}")
         for cell in own:
             differs = difference(table, rows[cell.row], cell)
             compared += differs is not None
@@ -409,8 +468,27 @@ def check(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]:
                     f"{table.title}: {cell.row}: {cell.column} is {text}, published {paper}, "
                     f"tolerance {table.tolerance:g}"
                 )
+            elif not cell.comparable:
+                lacking = ", ".join(sorted(set(table.attacks) - set(_attacks(cell).split(", "))))
+                lines.append(
+                    f"{table.title}: {cell.row}: {cell.column} lacks {lacking}: {command} (TRANSLATION, WordNet)"
+                )
     lines.append(f"{agree} of {compared} figures agree with the published ones.")
-    return "\n".join(lines) + "\n", agree == compared
+    if not compared:
+        commands = ", ".join(dict.fromkeys(f"`make {table.collection}`" for table in tables))
+        lines.append(f"No figure of {where.out} is comparable: {commands} with the whole collection, then check again.")
+    return "\n".join(lines) + "\n", 0 < compared == agree
+
+
+def _other_size(where: Collection, table: Table, own: Sequence[Cell]) -> str:
+    """Return the numbers of documents or queries, if they are not those of the published figures."""
+    documents = document_count(where.data)
+    if table.documents not in (None, documents):
+        return f"{documents:,} documents, published {table.documents:,}"
+    queries = {cell.queries for cell in own if cell.queries}
+    if table.queries is not None and queries - {table.queries}:
+        return f"{', '.join(map(str, sorted(queries)))} queries, published {table.queries:,}"
+    return ""
 
 
 def write_cells(file: Path, found: Sequence[Cell]) -> None:
@@ -436,6 +514,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-costs", action="store_true", help="leave out memory and latency")
     parser.add_argument("--latex", action="store_true", help="print LaTeX")
     given = parser.parse_args(arguments)
+    if given.collection and not (given.data / "manifest.json").is_file():
+        command = f"make {given.collection}"
+        sys.exit(
+            f"tables.py: {given.data}: no finished collection; run `{command}`, or repeat it after an interruption"
+        )
     where = Collection(given.data, given.out, given.split, given.collection or "tables", given.residual_qrels)
     chosen = [table for table in TABLES if table.collection == given.collection] if given.collection else None
     if given.check:

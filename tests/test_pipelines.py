@@ -137,6 +137,8 @@ def test_a_paper_plans_with_nothing_prepared_and_names_its_files_in_one_line(tar
     assert done.returncode == 0, done.stderr
     named = [line for line in done.stdout.splitlines() if line.startswith(f"{target}: ")]
     assert named
+    wrong = make(target, tmp_path, MSMARCO=tmp_path, BEIR=tmp_path, ROBUST04=tmp_path, TREC_COVID=tmp_path)
+    assert [line for line in wrong.stdout.splitlines() if line.startswith(f"{target}: ")] == named
     assert all("pass " in line and "=FOLDER with " in line for line in named)
     assert make(f"check-{target}", tmp_path).stdout.rstrip().endswith("--check")
 

@@ -16,6 +16,7 @@ from tiny_collection import write_lines
 from hybrid_cli import runs, storage
 from hybrid_cli.collections import collection
 from hybrid_cli.commands import PrepareDpr
+from hybrid_cli.errors import InputError
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import evaluate_run
 from hybrid_cli.stages.evaluate import evaluate
@@ -99,10 +100,21 @@ def test_roc_and_its_counts_have_intervals(made: Path, out: Path) -> None:
 def test_drops_are_means_over_the_attacks(made: Path, out: Path) -> None:
     where = tables.Collection(made / "collection", out, "test")
     (table,) = (each for each in tables.TABLES if tables.DROP in each.columns)
-    original, drop = tables.robustness(where, table)
+    table = tables.replace(
+        table, documents=None, queries=None, columns=table.columns | {"shuffle": "WOS"}, tolerance=100
+    )
     bm25, dense = (value(made / f"{name}.parquet", where.data, "Success@100") for name in ("bm25", "dense"))
-    assert original.mean == pytest.approx(bm25.mean())
-    assert drop.mean == pytest.approx(bm25.mean() - dense.mean())
+    for attacks, compared in ((("shuffle",), 2), (table.attacks, 1)):  # the mean over other attacks is not compared
+        of_paper = tables.replace(table, attacks=attacks)
+        original, attacked, drop = tables.robustness(where, of_paper)
+        assert [each.mean for each in (original, attacked, drop)] == [
+            pytest.approx(bm25.mean()),
+            pytest.approx(dense.mean()),
+            pytest.approx(bm25.mean() - dense.mean()),
+        ]
+        text, passed = tables.check(where, [of_paper])
+        assert passed
+        assert f"{compared} of {compared} figures" in text
 
 
 def test_a_repeated_call_measures_nothing_and_a_changed_run_is_measured_again(made: Path, out: Path) -> None:
@@ -147,8 +159,31 @@ def test_the_check_names_figures_beyond_the_tolerance(made: Path, out: Path) -> 
         assert passed == agrees
         assert ("t: BM25: MRR@10 is " in text) != agrees
         assert f"{int(agrees)} of 1 figures agree" in text
-    where, table = small(made, out, agrees=False)
-    assert tables.check(where, [tables.replace(table, documents=13)])[1], "another size is not compared"
+
+
+@pytest.mark.parametrize(("other", "run"), [({"documents": 13}, "bm25"), ({"queries": 7}, "bm25"), ({}, "no-such-run")])
+def test_a_check_without_comparable_figures_fails_and_names_the_command(
+    made: Path, out: Path, other: dict[str, int], run: str
+) -> None:
+    where, table = small(made, out, agrees=True)
+    assert tables.check(where, [tables.replace(table, documents=None, queries=None)])[1]
+    table = tables.replace(table, rows=(tables.replace(table.rows[0], run=run),), **other)
+    text, passed = tables.check(where, [table])
+    assert not passed
+    assert text.count("`make c`") == 2  # at the table, and in the summary
+    assert "0 of 0" in text
+
+
+def test_figures_need_a_tolerance_and_a_column(tmp_path: Path) -> None:
+    file = tmp_path / "published.yaml"
+    table = "{title: t, collection: c, from: '', unit: 1, columns: {MAP: MAP}, rows: {BM25: [bm25, .2%s]}%s}"
+    for more, tolerance in (("", ", tolerance: 1"), ("", ""), (", .3", ", tolerance: 1")):
+        file.write_text(f"collections: {{c: {{documents: 1}}}}\nattacks: []\ntables: [{table % (more, tolerance)}]\n")
+        if tolerance and not more:
+            assert tables.published(file)[0].rows[0].paper == {"MAP": 0.2}
+        else:
+            with pytest.raises(InputError):
+                tables.published(file)
 
 
 def test_means_over_parts_need_all_parts(made: Path, tmp_path: Path) -> None:
@@ -176,12 +211,43 @@ def test_questions_without_judgments_are_measured_by_their_answers(here: Path) -
     source = PrepareDpr(folder / "psgs_w100.tsv", queries={"test": folder / "test.json"}, output=folder / "data")
     data = prepare(source)
     write_run(folder / "bm25.test.parquet", [("0", "2", 1, 2.0), ("0", "1", 2, 1.0), ("1", "2", 1, 1.0)])
-    row = tables.Row("BM25", "bm25")
-    table = tables.Table("t", "c", "", {"Success@1": "R@1", "Success@20": "R@20", "MAP": "MAP"}, (row,), 1, 0.01)
+    write_run(folder / "dense.test.parquet", [("1", "1", 1, 2.0), ("2", "2", 1, 1.0)])
+    columns = {"Success@1": "R@1", "Success@20": "R@20", "MAP": "MAP"}
+    table = tables.Table("t", "c", "", columns, (tables.Row("BM25", "bm25"),), 1, 0.01, pool=("bm25",))
     (folder / "tables").mkdir()
-    cells = {cell.column: cell for cell in tables.cells(tables.Collection(data, folder, "test"), table, "asked")}
+    where = tables.Collection(data, folder, "test")
+    cells = {cell.column: cell for cell in tables.cells(where, table, "asked")}
     expected = {"Success@1": (pytest.approx(1 / 3), 3), "Success@20": (pytest.approx(2 / 3), 3), "MAP": (0.5, 3)}
     assert {name: (cell.mean, cell.queries) for name, cell in cells.items()} == expected
+    for pool in ((), ("bm25", "no-such-run")):
+        cells_without = tables.cells(where, tables.replace(table, pool=pool), "asked")
+        assert {cell.column for cell in cells_without} == {"Success@1", "Success@20"}
+
+
+def test_a_check_without_a_finished_collection_names_the_target(tmp_path: Path) -> None:
+    for folder in ("missing", "."):
+        with pytest.raises(SystemExit, match="`make msmarco`"):
+            tables.main([str(tmp_path / folder), str(tmp_path), "--collection", "msmarco", "--check"])
+
+
+def test_map_does_not_change_with_other_rows(here: Path) -> None:
+    """The relevant documents of a question without judgments are those of the pool."""
+    folder = here / "pooled"
+    questions = [{"question": name, "answers": ["sodium"]} for name in ("salt", "soda")]
+    write_lines(folder / "test.json", json.dumps(questions))
+    rows = [("id", "text", "title"), *((number, "made of sodium", "Salt") for number in (1, 2, 3))]
+    write_lines(folder / "psgs_w100.tsv", *("\t".join(map(str, row)) for row in rows))
+    source = PrepareDpr(folder / "psgs_w100.tsv", queries={"test": folder / "test.json"}, output=folder / "data")
+    where = tables.Collection(prepare(source), folder, "test")
+    (folder / "tables").mkdir()
+    write_run(folder / "bm25.test.parquet", [("0", "1", 1, 2.0), ("0", "2", 2, 1.0)])
+    write_run(folder / "other.test.parquet", [("0", "1", 1, 2.0), ("0", "3", 2, 1.0)])
+    maps = []
+    for names in (["bm25"], ["bm25", "other"]):
+        rows_of = tuple(tables.Row(name, name) for name in names)
+        table = tables.Table("t", "c", "", {"MAP": "MAP"}, rows_of, 1, 0.01, pool=("bm25",))
+        maps.append({cell.row: cell.mean for cell in tables.cells(where, table, "pooled")})
+    assert maps == [{"bm25": 0.5}, {"bm25": 0.5, "other": 0.25}]
 
 
 sys.path.insert(0, str(REPOSITORY / "studies"))
