@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 43_151,
+    "code lines": 43_243,
     "files": 290,
     "commands": 39,
     "names of options": 246,
-    "conditions": 162,
+    "conditions": 163,
     "layers": 12,
-    "test lines": 44_167,
+    "test lines": 44_241,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
@@ -189,7 +189,7 @@ def test_the_library_knows_nothing_of_the_command_line(room: str) -> None:
 @pytest.mark.parametrize(
     ("room", "doors"),
     {
-        "exports": {"stages/export", "stages/inspect", "stages/search"},
+        "exports": {"stages/export", "stages/inspect", "stages/search", "stages/serve"},
         "encoders/checkpoints": {"stages/convert_checkpoint"},
     }.items(),
 )

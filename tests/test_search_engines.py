@@ -1,16 +1,19 @@
-"""`search --engine`: runs of OpenSearch over HTTP and of Qdrant's local mode; requests, latency, bad answers."""
+"""`search --engine` and `serve --engine`: OpenSearch over HTTP, Qdrant's local mode; requests, latency, bad answers."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import polars as pl
 import pytest
 from api_server import Server, running
 from command import hybrid, ran
+from served import TOKEN, Served
 from tiny_collection import TINY_DOCUMENTS
 
-from hybrid_cli import open_run
+from hybrid_cli import open_index, open_run
 from hybrid_cli.artifacts import read_manifest
 from hybrid_cli.stages.encode import encode
 from hybrid_cli.stages.index_bm25 import index_bm25
@@ -149,3 +152,58 @@ def test_qdrant_answers_with_the_vectors_of_an_export(server: Server, tiny_bert:
     assert theirs["score"].to_list() == pytest.approx(ours["score"].to_list(), abs=1e-4)
     Path("sparse.json").write_text('{"query": "{vector}", "using": "other"}')
     assert hybrid(*words, "--engine-query", "sparse.json", "--output", "x.parquet").problem == "engine-refused"
+
+
+@pytest.fixture
+def tenants(server: Server, tiny_bert: Path) -> str:
+    """Write a retriever of documents of two tenants; return the address of an engine that also knows another one."""
+    rows = [
+        {"docid": docid, "title": title, "text": text, "tenant": "ab"[number % 2]}
+        for number, (docid, title, text) in enumerate(TINY_DOCUMENTS)
+    ]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    ran("prepare", "files", "rows.jsonl", "--metadata", "all", "--output", "collection")
+    ran("index-bm25", "collection", "--no-lucene", "--output", "bm25")
+    ran("encode", "collection", "--model", tiny_bert, "--output", "dense")
+    ran("compose", "bm25", "dense", "--output", "retriever")
+    ranked = [(docid, float(99 - place)) for place, (docid, *_) in enumerate([("elsewhere",), *TINY_DOCUMENTS])]
+    server.reply = lambda body: hits_of(*ranked[: body["size"]])
+    return f"opensearch:{server.url.removesuffix('/v1')}/docs"
+
+
+@pytest.mark.slow
+def test_serve_shows_an_engine_next_to_a_retriever(server: Server, tenants: str) -> None:
+    """Only documents of the retriever are hits, for a token only its own; an engine that fails leaves the others."""
+    token = "token-of-the-tenant-b"
+    Path("tokens.yaml").write_text(f"{token}: tenant = 'b'\n")
+    documents = [docid for docid, *_ in TINY_DOCUMENTS]
+
+    def hits(running: Served, secret: str = TOKEN, **more: Any) -> list[str]:
+        path = "/api/search?" + urlencode({"query": "salt", "k": 5, "system": "opensearch"} | more)
+        answer = running.ask("GET", path, authorization=f"Bearer {secret}").json
+        return [hit["docid"] for hit in answer["candidates"]]
+
+    with Served("retriever", "--engine", tenants, "--require-filter", "tokens.yaml") as running:
+        assert hits(running, k=3) == documents[:2]  # of three answers, one is of no document
+        assert hits(running, filter="tenant = 'a'") == documents[::2][:5]
+        assert hits(running, token) == documents[1::2][:5]
+        server.reply = lambda body: (500, "broken")
+        assert hits(running) == []
+        columns = running.ask("GET", "/api/columns?query=salt", authorization=f"Bearer {TOKEN}").json["columns"]
+        assert columns["hybrid"]
+        assert columns["opensearch"] == []
+
+
+@pytest.mark.slow
+def test_the_vector_of_a_request_is_by_the_encoder_of_the_retriever(server: Server, tenants: str) -> None:
+    Path("request.json").write_text('{"query": {"knn": {"v": {"vector": "{vector}", "k": "{hits}"}}}}')
+    with Served("retriever", "--engine", tenants, "--engine-query", "request.json") as running:
+        assert running.get("/api/search", query="salt", system="opensearch", k=2).json["candidates"]
+    sent = server.bodies[-1]["query"]["knn"]["v"]
+    expected = open_index("dense").prepare(pl.DataFrame({"qid": ["1"], "text": ["salt"]}))[0]
+    assert sent["vector"] == pytest.approx(expected.tolist(), abs=1e-6)
+    refused = hybrid("serve", "bm25", "--engine", tenants, "--engine-query", "request.json", "--port", 0)
+    assert refused.problem == "conflicting-options"
+    server.close()
+    assert hybrid("serve", "retriever", "--engine", tenants, "--port", 0).problem == "engine-unreachable"
+    assert hybrid("serve", "retriever", "--engine", "nosuch:x", "--port", 0).problem == "unknown-choice"

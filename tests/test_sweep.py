@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_server import Server
 from command import hybrid
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hybrid_cli.stages.prepare import prepare
 VERBS = ("get", "set", "open", "close", "parse", "render", "load", "store", "merge", "split", "sort", "filter")
 NOUNS = ("user", "table", "socket", "window", "header", "image", "model", "vector", "branch", "string", "list", "event")
 WORDS = "encode: null\n"
+REWRITE = Path(__file__).parents[1] / "examples/queries/rewrite.py"
 
 
 @pytest.fixture
@@ -70,17 +72,31 @@ def test_a_sweep_resumes_with_what_is_there(data: Path, tmp_path: Path) -> None:
     assert "more" in json.loads((tmp_path / "out/sweep.json").read_text())["setups"]
 
 
-def test_rewritten_queries_are_a_set_up(data: Path, tmp_path: Path) -> None:
-    rows = [
-        {"qid": f"q{n}", "text": f"{verb}{noun}byid"} for n, (verb, noun) in enumerate(zip(VERBS, NOUNS, strict=True))
-    ]
-    (tmp_path / "rewritten.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    setups = (
-        f"plain: {{encode: null}}\nrewritten: {{encode: null, search: {{queries: {tmp_path / 'rewritten.jsonl'}}}}}\n"
-    )
+def test_queries_that_a_language_model_rewrites_are_a_set_up(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the plugin of the examples; an answer without a query, here to `filter event`, leaves the query."""
+
+    def reply(body: dict[str, Any]) -> tuple[int, str]:
+        query = json.loads(body["messages"][-1]["content"])["query"]
+        text = json.dumps({"query": f"{query.replace(' ', '')}byid"}) if query != "filter event" else "no"
+        return 200, json.dumps({"choices": [{"message": {"content": f"Here: {text}"}}]})
+
+    server = Server(reply)
+    monkeypatch.setenv("HYBRID_LLM", f"{server.url}#writer")
+    written = tmp_path / "rewritten.parquet"
+    words = ["perturb", data, "--plugin", REWRITE, "--attack", "rewrite", "--output", written]
+    assert (done := hybrid(*words)).code == 0, done.err
+    server.close()
+    assert {body["model"] for body in server.bodies} == {"writer"}
+    setups = f"plain: {{encode: null}}\nrewritten: {{encode: null, search: {{queries: {written}}}}}\n"
     assert swept(data, setups).code == 0
     result = json.loads((tmp_path / "out/sweep.json").read_text())
-    assert (result["chosen"], result["setups"]["rewritten"]["mean"]) == ("rewritten", 1.0)
+    assert result["chosen"] == "rewritten"
+    assert 1 > result["setups"]["rewritten"]["mean"] > 0.9
+    monkeypatch.delenv("HYBRID_LLM")
+    refused = hybrid(*words, "--overwrite")
+    assert (refused.code, refused.problem) == (2, "no-model")
 
 
 @pytest.mark.parametrize(

@@ -354,6 +354,10 @@ class Serve(OnDevice, Threaded, ReadsFiles):
     Attributes:
         retriever: Retriever, the folder of `auto`, or an index.
         compare: Further retrievers, shown in columns next to it.
+        engine: Search engine in production, shown in a column too: NAME:URL/INDEX, such as
+            opensearch:http://localhost:9200/docs.
+        engine_query: JSON file with a request to the engine, as for `hybrid search`; `{vector}` is by the encoder of
+            the retriever.
         watch: Open the retriever again when it has changed, as after `hybrid update`.
         collection: Collection with queries to judge and compare.
         split: Split of the collection; by default all queries, with the judgments of the only judged split.
@@ -379,6 +383,7 @@ class Serve(OnDevice, Threaded, ReadsFiles):
         "hybrid serve out/retriever",
         "hybrid serve out/retriever --collection data/mine --split dev --judgments judgments.jsonl --open",
         "hybrid serve out/retriever --compare out/other-retriever --port 8081",
+        "hybrid serve out/retriever --engine opensearch:http://localhost:9200/docs",
         "hybrid serve out/retriever --host 0.0.0.0 --allow-host search.example.org",
         "hybrid serve out/retriever --require-filter tokens.yaml",
         "hybrid serve out/retriever --mcp-stdio",
@@ -386,9 +391,15 @@ class Serve(OnDevice, Threaded, ReadsFiles):
 
     retriever: PathField = argument(REQUIRED)
     _: KW_ONLY
-    scopes = scope(when(judgments=GIVEN), "guidelines", "mcp_judge") + scope(when(access_log=GIVEN), "log_queries")
+    scopes = (
+        scope(when(judgments=GIVEN), "guidelines", "mcp_judge")
+        + scope(when(access_log=GIVEN), "log_queries")
+        + scope(when(engine=GIVEN), "engine_query")
+    )
 
     compare: Paths = option((), metavar="RETRIEVER,...")
+    engine: str | None = option(None, metavar="NAME:URL")
+    engine_query: OptionalPath = option(None)
     watch: bool = option(False)
     collection: OptionalPath = option(None, panel=JUDGING, shown="that of the indexes")
     split: str | None = option(None, panel=JUDGING)

@@ -53,6 +53,7 @@ EXAMPLES, _EXAMPLE_WORDS = 6, 8
 
 
 Observe = Callable[[str, str, float], None]  # name of a side, step, seconds
+Engines = Callable[[Retriever], Mapping[str, Index]]  # name -> search engine, next to a retriever
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,14 +64,14 @@ class Live:
         files: the retriever on disk; of an index alone, a retriever with one index.
         retriever: the open retriever.
         scales: deviation of each side's scores, in whose units a weight is shown.
-        others: name -> retriever that is shown next to it.
+        others: name -> retriever or search engine that is shown next to it.
         only: documents of a restricted view; None for all.
     """
 
     files: RetrieverFiles
     retriever: Retriever
     scales: Sequence[float]
-    others: Mapping[str, Retriever] = field(default_factory=dict)
+    others: Mapping[str, Index] = field(default_factory=dict)
     only: Allowed | None = None
 
     @classmethod
@@ -80,6 +81,7 @@ class Live:
         others: Sequence[Path] = (),
         options: SearchOptions | None = None,
         observe: Observe = lambda side, step, seconds: None,
+        engines: Engines = lambda retriever: {},
     ) -> Live:
         """Open a retriever, the folder of `auto`, or an index.
 
@@ -88,6 +90,7 @@ class Live:
             others: retrievers that are shown next to it.
             options: device and threads; defaults if None.
             observe: receives the seconds of every step of a side: `query` (analysis or encoding), `hits` and `scores`.
+            engines: returns name -> index of search engines that are shown next to it.
 
         Raises:
             InputError: no retriever or index at a path, or one that cannot be opened.
@@ -95,6 +98,7 @@ class Live:
         options = options or SearchOptions()
         files = _files(path)
         retriever = _opened(files, options)
+        asked = engines(retriever)
         timed = {name: Timed(side, name, observe) for name, side in retriever.sides.items()}
         retriever, stored = replace(retriever, sides=timed), files.stored
         scales = stored.scales or (1.0,) * len(retriever.sides)
@@ -104,9 +108,9 @@ class Live:
         folders = [of_auto(other) for other in others]
         names = short_names([*map(user_folder, [files.folder, *folders])])[1:] if folders else []
         opened = {name: _opened(_files(folder), options) for name, folder in zip(names, folders, strict=True)}
-        live = cls(files, retriever, scales, opened)
+        live = cls(files, retriever, scales, {**opened, **asked})
         if repeated := next((name for name in live.systems if live.systems.count(name) > 1), None):
-            problem = f"--compare: two columns are named {repeated}; rename a folder"
+            problem = f"two columns are named {repeated}; rename a folder"
             raise InputError(problem, code="repeated-name", option="compare", name=repeated)
         return live
 

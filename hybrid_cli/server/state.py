@@ -21,7 +21,7 @@ from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.server import answers
 from hybrid_cli.server.batching import Batches
 from hybrid_cli.server.judging import Judging
-from hybrid_cli.server.live import Live
+from hybrid_cli.server.live import Engines, Live
 from hybrid_cli.server.security import CONDITION, Refused, read_conditions
 from hybrid_cli.storage import layout
 
@@ -72,6 +72,7 @@ class State:
         judging: the journal of judgments; None without one.
         signature: of the retriever before it was opened.
         tune: writes the tuned retriever from a file of judgments, for the page; see `stages.serve`.
+        engines: opens the search engine of the settings; see `Live.open`.
     """
 
     settings: Serve
@@ -80,17 +81,24 @@ class State:
     token: str
     signature: tuple[int, int, int] | None
     tune: Callable[[Live, Path], Path] | None = None
+    engines: Engines = lambda retriever: {}
     _judged: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, settings: Serve, token: str, tune: Callable[[Live, Path], Path] | None = None) -> State:
+    def open(
+        cls,
+        settings: Serve,
+        token: str,
+        tune: Callable[[Live, Path], Path] | None = None,
+        engines: Engines = lambda retriever: {},
+    ) -> State:
         """Open the retriever, and search it once.
 
         Raises:
             InputError: it cannot be opened.
         """
         metrics, signature = Metrics(), _signature(settings)
-        state = cls(settings, _open(settings, metrics), metrics, token, signature, tune)
+        state = cls(settings, _open(settings, metrics, engines), metrics, token, signature, tune, engines)
         metrics.generation.set(state.whole.files.stored.generation)
         return state
 
@@ -204,7 +212,7 @@ class State:
             if now is None or now == opened:
                 continue
             try:
-                live = await asyncio.to_thread(_open, self.settings, self.metrics)
+                live = await asyncio.to_thread(_open, self.settings, self.metrics, self.engines)
             except (HybridError, OSError) as error:  # tried again, as it may be in the middle of a change
                 if str(error) != problem:
                     problem = str(error)
@@ -217,8 +225,8 @@ class State:
             console.note(f"serve: {live.name}: opened again after a change", code="reloaded")
 
 
-def _open(settings: Serve, metrics: Metrics) -> Live:
-    live = Live.open(settings.retriever, settings.compare, settings.search_options(), metrics.observe)
+def _open(settings: Serve, metrics: Metrics, engines: Engines) -> Live:
+    live = Live.open(settings.retriever, settings.compare, settings.search_options(), metrics.observe, engines)
     for system in live.systems:
         live.search(answers.table_of([_WARM_UP]), 1, system)
         live.search(answers.table_of([_WARM_UP] * 8), 1, system)  # another path than that of few queries

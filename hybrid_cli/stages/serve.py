@@ -8,14 +8,20 @@ import secrets
 import socket
 import time
 import webbrowser
+from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+
+import polars as pl
 
 from hybrid_cli import console
 from hybrid_cli.artifacts.retrievers import RetrieverFiles
 from hybrid_cli.commands import Serve
 from hybrid_cli.errors import option_error
 from hybrid_cli.reporting.judging import tuning
+from hybrid_cli.retrieval import Retriever
+from hybrid_cli.runs.index import Index
 from hybrid_cli.stages import call, stage
 
 TOKEN = "HYBRID_TOKEN"  # environment variable
@@ -34,7 +40,7 @@ def serve(settings: Serve) -> None:
         from hybrid_cli.server.mcp_tools import serve_stdio
         from hybrid_cli.server.state import State
 
-        serve_stdio(State.open(settings, ""))
+        serve_stdio(State.open(settings, "", engines=partial(_engines, settings)))
         return
     _serve(settings)
 
@@ -47,7 +53,8 @@ def _serve(settings: Serve) -> None:
 
     listener = _listener(settings)
     port = int(listener.getsockname()[1])
-    state = State.open(settings, _token(), lambda live, journal: _tuned(settings, live.files, journal))
+    tune, engines = lambda live, journal: _tuned(settings, live.files, journal), partial(_engines, settings)
+    state = State.open(settings, _token(), tune, engines)
     log = open(settings.access_log, "a", encoding="utf-8") if settings.access_log else nullcontext(None)  # noqa: SIM115
     with log as file:
         app = app_of(state, port, file)
@@ -69,6 +76,26 @@ def _serve(settings: Serve) -> None:
             backlog=1024,
         )
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _engines(settings: Serve, retriever: Retriever) -> Mapping[str, Index]:
+    """Return the search engine of the settings, which has answered once.
+
+    Raises:
+        InputError: it cannot be asked, or a request has a vector and no index an encoder.
+    """
+    if settings.engine is None:
+        return {}
+    from hybrid_cli.exports.search import AskedEngine, EngineIndex
+
+    asked = AskedEngine.of(settings.engine, settings.engine_query, settings.timeout)
+    dense = next((side for side in retriever.sides.values() if side.system == "dense"), None)
+    if asked.takes_vectors and dense is None:
+        problem = "has a vector, and the retriever no dense index, whose encoder makes it; change the request"
+        raise option_error("engine_query", settings.engine_query, problem, code="conflicting-options")
+    index = EngineIndex(asked, retriever.documents, dense.prepare if dense else list)
+    list(asked.answers(*index.prepare(pl.DataFrame({"qid": ["0"], "text": ["a"]})), 1))
+    return {asked.engine.name: index}
 
 
 def _connection() -> type[asyncio.Protocol]:
