@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,24 @@ from packaging.requirements import Requirement
 
 import hybrid_cli
 
+FORKED = """
+import importlib, json, os, sys, tempfile
+from hybrid_cli.cli import run
+lines, given, modules = json.load(sys.stdin)
+ended = [importlib.import_module(module) for module in modules][:0]
+for line in lines:
+    streams = [tempfile.TemporaryFile("w+") for _ in range(3)]
+    streams[0].write(given)
+    streams[0].seek(0)
+    if not (child := os.fork()):
+        for number, stream in enumerate(streams):
+            os.dup2(stream.fileno(), number)
+        sys.stdin, sys.argv = open(0, closefd=False), ["hybrid", *line.split()]
+        run()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ended.append([line, code, *(stream.seek(0) or stream.read() for stream in streams[1:])])
+print(json.dumps(ended))
+"""
 REPOSITORY = Path(hybrid_cli.__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -83,6 +102,14 @@ class Environment:
 
     def hybrid(self, *words: object, given: str = "") -> subprocess.CompletedProcess[str]:
         return self.python("-m", "hybrid_cli", *words, given=given)
+
+    def forked(
+        self, *lines: str, given: str = "", modules: tuple[str, ...] = ("polars", "pyarrow.parquet")
+    ) -> dict[str, subprocess.CompletedProcess[str]]:
+        """Run commands in turn, each forked from a process that has imported the command line and some modules."""
+        done = self.python("-c", FORKED, given=json.dumps([lines, given, modules]))
+        assert done.returncode == 0, done.stderr
+        return {line: subprocess.CompletedProcess(line, *ended) for line, *ended in json.loads(done.stdout)}
 
 
 def _variables(path: Path) -> dict[str, str]:

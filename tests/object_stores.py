@@ -16,7 +16,7 @@ from tiny_collection import write_tiny_source
 
 CHAIN = (
     "prepare trec {0}/docs.jsonl --topics test={0}/topics.test.tsv --qrels test={0}/qrels.test.txt --output {0}/data",
-    "index-bm25 {0}/data --threads 1 --output {0}/out/bm25",
+    "index-bm25 {0}/data --no-lucene --threads 1 --output {0}/out/bm25",
     "search {0}/data --split test --index {0}/out/bm25 --threads 1 --output {0}/out/bm25.parquet",
     "evaluate {0}/data --split test {0}/out/bm25.parquet --output {0}/out/values.parquet",
 )

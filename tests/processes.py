@@ -18,6 +18,7 @@ from typing import NamedTuple
 from hybrid_cli.commands import COMMANDS
 
 HYBRID = "from hybrid_cli.cli import main; main()"
+PROGRAM = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 class Ended(NamedTuple):
@@ -35,11 +36,13 @@ class Started:
         code: program text.
         arguments: `sys.argv[1:]`.
         terminal: name of a terminal for all streams; otherwise, stdin is empty, and stdout and stderr are files.
+        log: file that stdout and stderr share, to read while the process runs.
         environment: changes of the environment.
     """
 
-    def __init__(self, code: str, *arguments: object, terminal: str = "", **environment: str):
-        self._streams = [] if terminal else [tempfile.mkstemp()[1] for _ in range(2)]
+    def __init__(self, code: str, *arguments: object, terminal: str = "", log: str = "", **environment: str):
+        self._log = log
+        self._streams = [] if terminal else [log or tempfile.mkstemp()[1] for _ in range(2)]
         words = ["-c", *map(str, arguments)]
         given = (code, words, os.getcwd(), {**os.environ, **environment}, self._streams or [terminal])
         self._process = _context().Process(target=_execute, args=given)
@@ -60,8 +63,9 @@ class Started:
         self._process.join(seconds)
         code = self._process.exitcode
         assert code is not None, f"still runs after {seconds} seconds"
-        texts = [Path(stream).read_text("utf-8", "replace") for stream in self._streams] or ["", ""]
-        for stream in self._streams:
+        own = [] if self._log else self._streams
+        texts = [Path(stream).read_text("utf-8", "replace") for stream in own] or ["", ""]
+        for stream in own:
             Path(stream).unlink()
         return Ended(code, *texts)
 
@@ -89,7 +93,7 @@ def _execute(code: str, words: list[str], folder: str, environment: Mapping[str,
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     else:
         for number, path in enumerate(streams, 1):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_TRUNC), number)
+            os.dup2(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_APPEND), number)
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests run in the background
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
+
+from processes import HYBRID, Started
 
 TOKEN = "a-token-for-tests-only"
 STARTS_WITHIN = 120  # seconds, on a busy machine
@@ -38,25 +38,19 @@ class Served:
     """A server on a free port of this machine; its end is part of the context."""
 
     def __init__(self, *words: object, port: int = 0, **environment: str):
-        self.words = [sys.executable, "-m", "hybrid_cli", "serve", *map(str, words), "--port", str(port)]
-        self.environment = {**os.environ, "HYBRID_TOKEN": TOKEN, **environment}
+        self.words: list[object] = ["serve", *words, "--port", port]
+        self.code, self.environment = HYBRID, {"HYBRID_TOKEN": TOKEN, **environment}
 
     def __enter__(self) -> Served:
         self.log = Path(tempfile.mkstemp(suffix=".log")[1])
-        with self.log.open("w") as stream:
-            self.process = subprocess.Popen(
-                self.words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=self.environment
-            )
-        for _ in range(STARTS_WITHIN * 10):
+        self.process = Started(self.code, *self.words, log=str(self.log), **self.environment)
+        for _ in range(STARTS_WITHIN * 50):
             text = self.log.read_text()
             if found := ADDRESS.search(text):
                 self.port, self.path = int(found[1]), found[2]
                 return self
-            try:
-                self.process.wait(0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            raise AssertionError(f"the server ended: {self.log.read_text()}")
+            assert self.process.poll() is None, f"the server ended: {self.log.read_text()}"
+            time.sleep(0.02)
         raise AssertionError(f"the server did not start: {text}")
 
     def __exit__(self, *_: object) -> None:
@@ -69,8 +63,8 @@ class Served:
 
     def stop(self, number: int) -> int:
         if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(60)
+            self.process.send_signal(signal.Signals(number))
+        return self.process.wait(60).returncode
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """Send a request; underscores in the names of headers are hyphens, and a None removes one."""

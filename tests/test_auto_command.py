@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import Done, Refusal, hybrid, ran, refusal
+from command import Done, Refusal, cases, hybrid, ran, refusal
 from test_architecture import complaint
 from tiny_collection import write_lines, write_tiny_source
 
@@ -90,7 +90,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", cases(COMMANDS, "search", "label", "evaluate", "fuse"))
 def test_the_folder_of_auto_is_a_retriever_for_every_command(
     made: tuple[Path, Done], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_cli.training.mining.EXAMPLES_AT_ONCE", 1)
 
 
-@pytest.mark.parametrize("work", cases(STAGES, "search, dense", "mine-negatives"))
+@pytest.mark.parametrize("work", cases(STAGES, "search, dense"))
 def test_outputs_of_a_cluster_have_the_bytes_of_one_process(
     work: str, machines: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

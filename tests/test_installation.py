@@ -11,6 +11,8 @@ from platform import machine
 import numpy as np
 import pytest
 from bare import REPOSITORY, Environment, packages, requirements
+from command import cases
+from processes import PROGRAM
 from served import Served
 from sparse_models import write_checkpoint
 from tiny_collection import write_tiny_source
@@ -82,7 +84,7 @@ def size_of(folder: Path) -> int:
     return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
-@pytest.mark.parametrize("kind", ["linked", "installed"])
+@pytest.mark.parametrize("kind", cases(["linked", "installed"], "linked"))
 def test_the_base_alone_prepares_indexes_searches_fuses_evaluates_judges_and_reports(
     base: Environment, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -90,21 +92,15 @@ def test_the_base_alone_prepares_indexes_searches_fuses_evaluates_judges_and_rep
     environment = base if kind == "linked" else installed(tmp_path / "environment")
     write_tiny_source(tmp_path)
     monkeypatch.chdir(tmp_path)
+    ended = environment.forked(*COMMANDS.values(), given="1\n0\nq\n")
     for output, words in COMMANDS.items():
-        done = environment.hybrid(*words.split(), given="1\n0\nq\n")
+        done = ended[words]
         assert done.returncode == 0, done.stderr
         assert Path(output).suffix == ".json" or Path(output).exists(), output
         assert done.stderr.count("hybrid_cli[lucene]") == (words.startswith("index-bm25"))
     assert read_manifest(Path("bm25")).options["lucene"] is False
-    assert sorted(path.name for path in Path("bm25").iterdir()) == [
-        "bm25.json",
-        "docids.parquet",
-        "impacts",
-        "manifest.json",
-    ]
-    written = Path("bm25/docids.parquet").stat().st_mtime_ns
-    assert environment.hybrid(*COMMANDS["bm25"].split()).returncode == 0
-    assert Path("bm25/docids.parquet").stat().st_mtime_ns == written  # it is up to date
+    names = {path.name for path in Path("bm25").iterdir()}
+    assert names == {"bm25.json", "docids.parquet", "impacts", "manifest.json"}
     whole = index_bm25(tiny, output=tmp_path / "whole")
     for file in sorted((whole / "impacts").iterdir()):
         assert (tmp_path / "bm25" / "impacts" / file.name).read_bytes() == file.read_bytes()
@@ -153,16 +149,15 @@ def lacking(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", NEEDS)
 def test_a_command_names_the_extra_that_it_lacks_before_it_starts(
-    base: Environment, lacking: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    base: Environment, lacking: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(lacking)
     before = sorted(lacking.iterdir())
-    done = base.hybrid(*words.split())
-    module = NEEDS[words]
-    line = f"hybrid: the package {module} is not installed; run: pip install '{PACKAGES[module]}'"
-    assert (done.returncode, done.stdout, done.stderr.splitlines()) == (1, "", [line])
+    for words, done in base.forked(*NEEDS).items():
+        module = NEEDS[words]
+        line = f"hybrid: the package {module} is not installed; run: pip install '{PACKAGES[module]}'"
+        assert (done.returncode, done.stdout, done.stderr.splitlines()) == (1, "", [line]), words
     assert sorted(lacking.iterdir()) == before
 
 
@@ -294,7 +289,8 @@ def test_doctor_needs_no_extra(base: Environment) -> None:
 def test_the_base_with_serve_serves(lacking: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "packages", "serve")
     server = Served(lacking / "bm25")
-    server.words[:1], server.environment = environment.command, {**server.environment, **environment.variables}
+    server.code, server.words = PROGRAM, [*environment.command, "-m", "hybrid_cli", *server.words]
+    server.environment |= environment.variables
     with server:
         assert server.get("/api/search", query="salt").json["candidates"][0]["docid"] == "salt"
         assert server.get("/api/search", query="salt", filter="year > 2000").code == "no-such-column"
@@ -309,13 +305,15 @@ def test_the_base_with_dense_runs_auto_on_ten_files(tmp_path: Path, monkeypatch:
     for word in words:
         (tmp_path / "files" / f"{word}.txt").write_text(f"{word.title()}\n\nA short note about {word}.\n")
     monkeypatch.chdir(tmp_path)
-    done = environment.hybrid("auto", "files", "--output", "out")
-    assert done.returncode == 0, done.stderr
     queries = tmp_path / "queries.tsv"
     queries.write_text("".join(f"{number}\t{word}\n" for number, word in enumerate(words)))
-    done = environment.hybrid("search", "--queries", queries, "--index", "out", "--output", "run.parquet")
-    assert done.returncode == 0, done.stderr
-    done = environment.hybrid("encode", "out/collection", "--index-type", "hnsw", "--output", "graph")
-    assert done.stderr.splitlines() == [
+    auto, search, graph = environment.forked(
+        "auto files --output out",
+        f"search --queries {queries} --index out --output run.parquet",
+        "encode out/collection --index-type hnsw --output graph",
+        modules=("torch", "transformers"),
+    ).values()
+    assert (auto.returncode, search.returncode) == (0, 0), auto.stderr + search.stderr
+    assert graph.stderr.splitlines() == [
         "hybrid: the package faiss is not installed; run: pip install 'hybrid_cli[faiss]'"
     ]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
 import transformers
@@ -292,7 +293,7 @@ try:
 except InputError as error:
     print(error.code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = processes.run(code)
     name, grown = done.stdout.split()
     assert name == "model-config-size"
     assert int(grown) < 200 << 10  # KiB

@@ -104,7 +104,7 @@ def test_the_result_of_each_command_has_one_type() -> None:
             assert not isinstance(result, UnionType), name
 
 
-@pytest.mark.heavy
+@pytest.mark.exhaustive  # `make lint` checks the types, another test that the wheel has `py.typed`
 def test_a_type_checker_knows_the_installed_package(tmp_path: Path) -> None:
     """An editable install is a path, as in pyproject.toml; a wheel has the same files."""
     venv.create(tmp_path / "env")

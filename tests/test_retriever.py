@@ -4,7 +4,6 @@ import json
 import pickle
 import random
 import shutil
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tiny_collection import write_lines
 from hybrid_cli import BM25, Dense, Retriever, open_encoder, open_index, open_retriever, runs
 from hybrid_cli.artifacts import lineage
 from hybrid_cli.artifacts.judged import reused
-from hybrid_cli.commands import PrepareFiles, PreparePythonDocs
+from hybrid_cli.commands import PrepareFiles
 from hybrid_cli.errors import DamageError, InputError
 from hybrid_cli.fusion.methods import METHODS
 from hybrid_cli.fusion.options import Missing
@@ -89,11 +88,6 @@ def test_stored_numbers_out_of_range_are_refused(tiny_runs: Path, tmp_path: Path
         open_retriever(folder)
 
 
-def rich(folder: Path) -> Path:
-    few = {"train": 1, "dev": 1, "test": 40}
-    return prepare(PreparePythonDocs(package=["rich"], sample=150, sample_queries=few, output=folder / "rich"))
-
-
 def made_up(folder: Path) -> Path:
     """Documents and queries of a few words, so that many scores are equal and some lists are short."""
     draw = random.Random(5)
@@ -107,15 +101,14 @@ def made_up(folder: Path) -> Path:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("collection", [rich, pytest.param(made_up, marks=pytest.mark.exhaustive)])
-def test_the_law_holds_elsewhere(collection: Callable[[Path], Path], tiny_bert: Path, tmp_path: Path) -> None:
-    path, sides = collection(tmp_path), [tmp_path / "bm25", tmp_path / "dense"]
+def test_the_law_holds_elsewhere(tiny_bert: Path, tmp_path: Path) -> None:
+    path, sides = made_up(tmp_path), [tmp_path / "bm25", tmp_path / "dense"]
     index_bm25(path, output=sides[0])
     encode(path, model=str(tiny_bert), output=sides[1])
     pair = [search(path, split="test", index=side, hits=20, output=tmp_path / f"{side.name}.parquet") for side in sides]
     queries = pl.read_parquet(path / "queries.test.parquet").select("qid", "text").head(40)
     compared = 0
-    for method, rule in product(METHODS.built_in(), RULES):
+    for method, rule in list(product(METHODS.built_in(), RULES))[::2]:
         chosen: dict[str, Any] = {"method": method, "missing": rule, "weights": [0.3, 0.7], "depth": 20}
         exact: dict[str, Any] = {"index": sides} if rule == "exact" else {}
         try:
@@ -127,7 +120,7 @@ def test_the_law_holds_elsewhere(collection: Callable[[Path], Path], tiny_bert: 
         hits = opened.search(queries, 1000).select(fused.columns)
         equal(hits, fused.filter(pl.col("qid").is_in(queries["qid"].implode())), 1e-5)
         compared += 1
-    assert compared > 60
+    assert compared > 30
 
 
 def test_the_default_sums_exact_scores_in_units_of_their_deviations(

@@ -127,7 +127,7 @@ def check(home: Home, retriever: Path, number: int) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", cases(["plain", "sharded", "passages", "sharded passages"], "passages"))
-def test_thirty_updates_equal_a_new_build(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
+def test_ten_updates_equal_a_new_build(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
     home = Home(
         tmp_path,
         tiny_bert,
@@ -135,10 +135,10 @@ def test_thirty_updates_equal_a_new_build(kind: str, tiny_bert: Path, tmp_path: 
         shards=2 if "sharded" in kind else 1,
     )
     retriever = home.start()
-    for number in range(30):
+    for number in range(10):
         home.change()
         call(Update(retriever, [home.docs], allow_shrink=True, threads=1, prune=True))
-        if number % 10 == 9:
+        if number % 5 == 4:
             check(home, retriever, number)
     assert {path.name for path in (tmp_path / "made").iterdir()} == {
         "retriever",
