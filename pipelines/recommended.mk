@@ -14,6 +14,8 @@
 #   nll-refresh     likelihood, one more negative: drawn from the first ranks of the sum in the whole collection, searched in each pass
 #   nll-taught      likelihood and the divergence from the scores of TEACHER
 #   nll-all         both
+#   nll-scored      likelihood and the divergence from the scores of a cross-encoder, trained on the same examples
+#   short           likelihood, SHORT_DIM dimensions; short-scored: with the scores of the cross-encoder, the teacher in place of LITE's
 #   nll+static      `nll` and a static Lambda of RECIPE_DIM dimensions in one index, in place of BM25
 #
 # Every row uses the examples in the same order and the weights of the last step, so that validation selects nothing.
@@ -26,6 +28,8 @@ TAUGHT_ARMS := $(if $(TEACHER),nll-taught nll-all)
 RECIPE_ARMS ?= nll nll-two nll-dynamic nll-refresh $(TAUGHT_ARMS) clear residual-nll roc
 RECIPE_STATIC ?= nll+static
 RECIPE_DIM ?= 64
+RECIPE_RERANKER ?= --max-steps $(RECIPE_STEPS)
+SHORT_DIM ?= 32
 RECIPE_NAME ?= $(notdir $(DATA))
 RECIPE_MEASURES ?= MRR@10,nDCG@10,MAP,R@100,Success@10
 
@@ -70,6 +74,21 @@ $(recipe)/nll-taught/manifest.json: $(OUT)/train-$(SEED).parquet
 
 $(recipe)/nll-all/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(recipe_train) --loss nll $(recipe_refresh) $(recipe_taught)
+
+$(OUT)/reranker-%/manifest.json: $(OUT)/train-%.parquet
+	$(HYBRID) train-reranker $< --model $(MODEL) $(RECIPE_RERANKER) --seed $* --output $(@D) --overwrite
+
+$(OUT)/scored-%.parquet: $(OUT)/train-%.parquet $(OUT)/reranker-%/manifest.json
+	$(HYBRID) rerank $< --model $(OUT)/reranker-$* --collection $(DATA) --split train --output $@ --overwrite
+
+$(recipe)/nll-scored/manifest.json: $(OUT)/scored-$(SEED).parquet
+	$(recipe_train) --loss nll --distill kl
+
+$(recipe)/short/manifest.json: $(OUT)/train-$(SEED).parquet
+	$(recipe_train) --loss nll --dim $(SHORT_DIM)
+
+$(recipe)/short-scored/manifest.json: $(OUT)/scored-$(SEED).parquet
+	$(recipe_train) --loss nll --distill kl --dim $(SHORT_DIM)
 
 $(recipe)/clear/manifest.json: $(OUT)/train-$(SEED).parquet
 	$(recipe_train) --loss residual-margin

@@ -211,6 +211,17 @@ CLAIMS = (
     ),
     Claim("recommended-large-insuranceqa-5k", "bm25+nll", "bm25+before", "nDCG@10"),
     Claim("recommended-large-insuranceqa-5k", "bm25+nll", "nll", "nDCG@10"),
+    *(
+        Claim(f"recommended-gpu-{name}", better, worse, "nDCG@10")  # studies/gpu.sh
+        for name in ("insuranceqa", "openwiki", "pydocs")
+        for better, worse in (
+            ("bm25+nll", "bm25+before"),
+            ("bm25+clear", "bm25+nll"),
+            ("bm25+nll-dynamic", "bm25+nll"),
+            ("bm25+nll-scored", "bm25+nll"),
+            ("short-scored", "short"),
+        )
+    ),
     Claim("recommended-two-passes-pydocs", "bm25+nll-dynamic", "bm25+nll", "nDCG@10"),
     *(
         Claim(f"recommended-300-{name}", f"bm25+{better}", f"bm25+{worse}", "nDCG@10")
