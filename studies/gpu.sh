@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 collections=$1 out=$2
-: "${MODEL:=minilm}" "${SMALL:=}" "${JOBS:=${SMALL:+2}}" "${PYTHON:=python3}" "${SEEDS:=1 2 3}"
+: "${MODEL:=minilm}" "${SMALL:=}" "${JOBS:=${SMALL:+2}}" "${PYTHON:=python3}" "${SEEDS:=${SMALL:-1 2 3}}"
 hybrid="${HYBRID:-$PYTHON -m hybrid_cli}"
 documents=5000 train=1200 dev=300 queries=800 steps=85 lengths='--query-max-len 64 --doc-max-len 96' # 85 steps of 28: two passes
 if [ -n "$SMALL" ]; then documents=200 train=30 dev=20 queries=20 steps=2 lengths='--query-max-len 16 --doc-max-len 24'; fi
