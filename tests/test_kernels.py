@@ -19,6 +19,7 @@ from hybrid_cli import BM25
 from hybrid_cli.lexical import kernels
 from hybrid_cli.lexical import keys as keyed
 from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.runs.index import Documents, Hits
 
 
 def plain(impacts: Impacts, terms: list[int], order: np.ndarray, hits: int) -> list[tuple[int, float]]:
@@ -123,6 +124,44 @@ def test_the_best_of_blocks_are_sorted(seed: int, size: int, block: int, hits: i
         expected = sorted(zip((-row).tolist(), order.tolist(), strict=True))[:hits]
         assert keyed.positions_of(kept).tolist() == [place for _, place in expected]
         assert keyed.signed_scores_of(kept).tolist() == [-score for score, _ in expected]
+
+
+@given(
+    seed=st.integers(0, 999),
+    size=st.integers(1, 1200),
+    width=st.integers(1, 70),
+    depth=st.integers(1, 40),
+    shift=st.integers(0, 3),
+)
+def test_products_have_the_bits_of_numpy(seed: int, size: int, width: int, depth: int, shift: int) -> None:
+    """At any alignment, as in a file; a query alone, which is multiplied by NumPy, thus gets the scores of a batch."""
+    rng = np.random.default_rng(seed)
+    vectors, queries = (rng.standard_normal((count, width)).astype(np.float32) for count in (size, 3))
+    rows = np.sort(rng.integers(0, size, (3, depth)), axis=1)
+    stored = np.zeros(shift + 4 * vectors.size, np.uint8)
+    stored[shift:] = vectors.reshape(-1).view(np.uint8)
+    some = stored[shift:]
+    some.flags.writeable = False
+    products = np.empty((3, depth), np.float32)
+    kernels.inner_products(some, queries, rows, products)
+    for query, mine, found in zip(queries, rows, products, strict=True):
+        assert found.tobytes() == np.einsum("nd,d->n", vectors[mine], query).tobytes()
+
+
+@given(seed=st.integers(0, 999), distinct=st.integers(1, 30), dtype=st.sampled_from([np.float32, np.float64]))
+def test_hits_are_ranked_by_score_then_id(seed: int, distinct: int, dtype: Any) -> None:
+    """Also where -0 and 0 tie, and for scores below 0."""
+    rng = np.random.default_rng(seed)
+    queries, rows = np.sort(rng.integers(0, 4, 60)), rng.permutation(60)
+    scores = (rng.integers(-distinct, distinct, 60) * 0.5).astype(dtype)
+    scores[rng.random(60) < 0.1] = -0.0
+    ids = [f"{row * 37 % 60:02}" for row in range(60)]
+    hits = Hits.ranked(4, queries, rows, scores, Documents(pl.Series(ids)), 10)
+    expected = sorted(zip(queries.tolist(), (-scores).tolist(), [ids[row] for row in rows], strict=True))
+    kept = [[hit for hit in expected if hit[0] == query][:10] for query in range(4)]
+    assert hits.counts.tolist() == [len(some) for some in kept]
+    found = zip(hits.queries.tolist(), (-hits.scores).tolist(), [ids[row] for row in hits.rows], strict=True)
+    assert list(found) == [hit for some in kept for hit in some]
 
 
 @given(seed=st.integers(0, 999), size=st.integers(1, 300), hits=st.integers(1, 40), k1=st.sampled_from([0.0, 0.9, 3.0]))

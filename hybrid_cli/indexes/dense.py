@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -222,11 +222,8 @@ class DenseIndex(Index):
             return Hits.none(len(prepared))
         for scores, rows in self._blocks_of_hits(prepared, k):
             counts = (rows >= 0).sum(1)  # FAISS pads short lists with -1
-            best = np.argsort(np.where(rows >= 0, -scores, np.inf), axis=1, kind="stable")
-            kept = np.arange(rows.shape[1]) < counts[:, None]
-            rows, scores = (np.take_along_axis(values, best, 1)[kept] for values in (rows, scores))
-            queries = np.repeat(np.arange(len(counts)), counts)
-            blocks.append(Hits.ranked(len(counts), queries, rows, scores, self.documents, k))
+            kept, queries = rows >= 0, np.repeat(np.arange(len(counts)), counts)
+            blocks.append(Hits.ranked(len(counts), queries, rows[kept], scores[kept], self.documents, k))
         counts, rows, scores = (
             np.concatenate([getattr(block, name) for block in blocks]) for name in ("counts", "rows", "scores")
         )
@@ -322,8 +319,24 @@ class DenseIndex(Index):
 
     def _exact(self, queries: Vectors, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows; the order in which BLAS sums depends on processor and block, and scores must not."""
-        pairs = zip(queries, rows, strict=True)
-        return np.stack([np.einsum("nd,d->n", self._flat[mine], query) for query, mine in pairs]), rows
+        if len(queries) <= _FEW or not _kernel_sums_as_numpy():
+            pairs = zip(queries, rows, strict=True)
+            return np.stack([np.einsum("nd,d->n", self._flat[mine], query) for query, mine in pairs]), rows
+        import torch
+
+        from hybrid_cli.lexical import kernels
+
+        rows, scores = np.sort(rows, axis=1), np.empty(rows.shape, np.float32)
+        vectors = _as_bytes(self._flat)
+        threads = torch.get_num_threads()
+        bounds = [len(queries) * at // threads for at in range(threads + 1)]
+
+        def score(begin: int, end: int) -> None:
+            kernels.inner_products(vectors, queries[begin:end], rows[begin:end], scores[begin:end])
+
+        with ThreadPool(threads) as pool:
+            list(pool.map(score, bounds[:-1], bounds[1:]))
+        return scores, rows
 
     @cached_property
     def _flat(self) -> Vectors:
@@ -432,6 +445,23 @@ def nearest(queries: Vectors, blocks: Iterable[Vectors], depth: int) -> npt.NDAr
             list(pool.map(keep, bounds[:-1], bounds[1:]))
             first += len(block)
     return keyed.positions_of(best.ranked(depth))
+
+
+@cache
+def _kernel_sums_as_numpy() -> bool:
+    """Return whether the kernel has the bits of NumPy, whose builds for other processors may have other lanes."""
+    from hybrid_cli.lexical import kernels
+
+    vectors, products = np.sin(np.arange(320, dtype=np.float32)).reshape(8, 40), np.empty((1, 8), np.float32)
+    kernels.inner_products(_as_bytes(vectors), vectors[:1], np.arange(8)[None], products)
+    return bool((products == np.einsum("nd,d->n", vectors, vectors[0])).all())
+
+
+def _as_bytes(vectors: Vectors) -> npt.NDArray[np.uint8]:
+    """Return the bytes of vectors: one compiled kernel for arrays and files, of any alignment."""
+    some = vectors.view(np.ndarray).reshape(-1).view(np.uint8)
+    some.flags.writeable = False
+    return some
 
 
 def _padded(queries: Vectors) -> Vectors:

@@ -13,6 +13,8 @@ from numba.core.caching import FunctionCache
 
 from hybrid_cli import console
 
+numba.config.SLP_VECTORIZE = 1  # type: ignore[attr-defined] # lanes of `kernels.inner_products`; the order of sums stays
+
 
 def jit(function: Callable[..., Any], **options: Any) -> Any:
     """Compile on the first call; numba caches a function by the content of its file alone.

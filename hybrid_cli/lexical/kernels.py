@@ -30,6 +30,7 @@ _FEW_HITS = 100  # for which a sample of documents takes longer than it saves
 _MARGIN = 1e-6  # of a weight and its largest share, for their rounding
 _WORTH = 3  # completing documents pays where all terms have 3 times the postings of those that a hit needs
 _SCANNED = 16  # postings that are read one after the other
+_CACHED = 512  # vectors or scores of a block that stays in the cache
 _SCAN = 4  # a sequential read of a sum takes less than a quarter of the time of a random read
 
 
@@ -64,7 +65,7 @@ class Best(NamedTuple):
 
 jit = partial(compilation.jit, error_model="numpy")
 _inner = partial(compilation.jit, error_model="numpy", no_cpython_wrapper=True)
-_ONE = np.float32(1)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 @_inner
@@ -367,19 +368,24 @@ def _unordered(bits: Any) -> Any:
 def _keep_row(scores: Any, order: Any, hits: int, best: Any, query: int) -> None:
     """Keep the best hits of one query; see `keep_block`."""
     count, floor, mine = best.counts[query], best.floors[query], best.keys[query]
-    one_score = np.empty(1, np.float32)
+    one_score, columns = np.empty(1, np.float32), np.empty(_CACHED, np.int32)
     one_key = one_score.view(np.uint32)
-    for column in range(len(scores)):
-        score = scores[column]
-        if score >= floor:
-            one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
-            mine[count] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(0xFFFFFFFF - order[column])
-            count += 1
-            if count == len(mine):
-                keep_largest(mine, count, hits)
-                count = hits
-                one_key[0] = _unordered(np.uint32(_smallest(mine, hits) >> HALF))
-                floor = one_score[0]
+    for begin in range(0, len(scores), _CACHED):
+        found = 0
+        for column in range(begin, min(begin + _CACHED, len(scores))):  # without a branch, whose guesses fail
+            columns[found] = column
+            found += scores[column] >= floor
+        for column in columns[:found]:
+            score = scores[column]
+            if score >= floor:
+                one_score[0] = score if score != 0 else np.float32(0)  # -0 and 0 are equal
+                mine[count] = (np.uint64(_ordered(one_key[0])) << HALF) | np.uint64(0xFFFFFFFF - order[column])
+                count += 1
+                if count == len(mine):
+                    keep_largest(mine, count, hits)
+                    count = hits
+                    one_key[0] = _unordered(np.uint32(_smallest(mine, hits) >> HALF))
+                    floor = one_score[0]
     best.counts[query], best.floors[query] = count, floor
 
 
@@ -435,6 +441,41 @@ def keep_block(scores: Any, order: Any, hits: int, best: Any) -> None:
     """
     for query in range(len(scores)):
         _keep_row(scores[query], order, hits, best, query)
+
+
+@jit
+def inner_products(vectors: Any, queries: Any, rows: Any, products: Any) -> None:
+    """Multiply each query with vectors; sums have the order of NumPy's einsum: four lanes, blocks of 16 backwards.
+
+    Args:
+        vectors: [4 N d] bytes of float32 vectors, of any alignment.
+        queries: [Q, d] float32.
+        rows: [Q, K] vectors of each query, ascending: all queries read those of a block while it is in the cache.
+        products: [Q, K] float32; filled in.
+    """
+    width, depth = queries.shape[1], rows.shape[1]
+    whole, cursors = width // 16 * 16, np.zeros(len(queries), np.int64)
+    for end in range(_CACHED, len(vectors) // (4 * width) + _CACHED, _CACHED):
+        for number in range(len(queries)):
+            query, at = queries[number], cursors[number]
+            while at < depth and rows[number, at] < end:
+                begin = rows[number, at] * 4 * width
+                vector = vectors[begin : begin + 4 * width].view(np.float32)
+                a = b = c = d = np.float32(0)
+                for first in range(0, whole, 16):
+                    for place in (first + 12, first + 8, first + 4, first):
+                        a += vector[place] * query[place]
+                        b += vector[place + 1] * query[place + 1]
+                        c += vector[place + 2] * query[place + 2]
+                        d += vector[place + 3] * query[place + 3]
+                for place in range(whole, width, 4):
+                    a += vector[place] * query[place]
+                    b += vector[place + 1] * query[place + 1] if place + 1 < width else _ZERO
+                    c += vector[place + 2] * query[place + 2] if place + 2 < width else _ZERO
+                    d += vector[place + 3] * query[place + 3] if place + 3 < width else _ZERO
+                products[number, at] = (a + b) + (c + d)
+                at += 1
+            cursors[number] = at
 
 
 @_inner

@@ -121,13 +121,17 @@ class Hits:
             depth: hits kept per query; None for all.
             columns: further columns [n].
         """
-        best = np.lexsort((-scores, queries))
+        if scores.dtype == np.float32:  # query and score as one integer, which sorts faster
+            bits = (scores + np.float32(0)).view(np.uint32)  # 0 and -0 are equal
+            falling = np.where(bits >> np.uint32(31), bits, ~bits & np.uint32(0x7FFFFFFF))
+            best = np.argsort(queries.astype(np.uint64) << np.uint64(32) | falling)
+        else:
+            best = np.lexsort((-scores, queries))
         same = (np.diff(queries[best]) == 0) & (np.diff(scores[best]) == 0)
         if same.any():
             tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-            order = np.zeros(len(rows), np.int64)
-            order[best[tied]] = documents.order(rows[best[tied]])
-            best = np.lexsort((order, -scores, queries))
+            groups = np.cumsum(~np.append(False, same))[tied]
+            best[tied] = best[tied][np.lexsort((documents.order(rows[best[tied]]), groups))]
         counts = np.bincount(queries, minlength=count)
         if depth is not None:
             best, counts = best[ranks(counts) <= depth], np.minimum(counts, depth)
