@@ -16,23 +16,27 @@ papers := out/papers$(SCALE:%=-%)
 small := $(filter small,$(SCALE))
 $(if $(filter-out small,$(SCALE)),$(error SCALE=$(SCALE): the only scale is small; omit it for the published settings))
 
-# In samples, one small model stands for all start models and released encoders.
-BERT ?= $(if $(small),$(papers)/model,google-bert/bert-base-uncased)
-BERT_LARGE ?= $(if $(small),$(papers)/model,google-bert/bert-large-uncased)
-COCONDENSER_WIKI ?= $(if $(small),$(papers)/model,Luyu/co-condenser-wiki)
-COCONDENSER ?= $(if $(small),$(papers)/model,Luyu/co-condenser-marco)
+# In samples, a small model with weights of its own stands for each start model and released encoder.
+stand_in := $(papers)/models
+BERT ?= $(if $(small),$(stand_in)/bert,google-bert/bert-base-uncased)
+BERT_LARGE ?= $(if $(small),$(stand_in)/bert-large,google-bert/bert-large-uncased)
+COCONDENSER_WIKI ?= $(if $(small),$(stand_in)/cocondenser-wiki,Luyu/co-condenser-wiki)
+COCONDENSER ?= $(if $(small),$(stand_in)/cocondenser,Luyu/co-condenser-marco)
 PAPER_SEED ?= 1
-# Added to the published settings
-STEPS ?= $(if $(small),--max-steps 4 --batch-size 8)
+# Added to the published settings, so that the rows of a sample differ: a constant rate, last weights, no sum without the dense side.
+FAST := --max-steps 24 --warmup 0 --lr 1e-4
+GRID := $(if $(small),--grid clear)
+ONCE := $(if $(small),--eval-steps 24 --keep last)
+STEPS ?= $(if $(small),$(FAST) --batch-size 8)
 SHORT ?= $(if $(small),--query-max-len 16 --doc-max-len 48)
 
-released_ance ?= $(if $(small),$(papers)/model,castorini/ance-msmarco-passage --preset ance)
-released_contriever ?= $(if $(small),$(papers)/model,facebook/contriever-msmarco --preset contriever)
-released_gtr ?= $(if $(small),$(papers)/model,sentence-transformers/gtr-t5-large --preset gtr)
+released_ance ?= $(if $(small),$(stand_in)/ance,castorini/ance-msmarco-passage --preset ance)
+released_contriever ?= $(if $(small),$(stand_in)/contriever,facebook/contriever-msmarco --preset contriever)
+released_gtr ?= $(if $(small),$(stand_in)/gtr,sentence-transformers/gtr-t5-large --preset gtr)
 # RocketQA: converted to transformers. Wiki Lambda, DPR: both towers joined by `hybrid convert-checkpoint`
-ROCKETQA ?= $(if $(small),$(papers)/model)
-WIKI_LAMBDA ?= $(if $(small),$(papers)/msmarco/spar/spar/seed-$(PAPER_SEED)/lambda)
-DPR ?= $(if $(small),$(papers)/model)
+ROCKETQA ?= $(if $(small),$(stand_in)/rocketqa)
+WIKI_LAMBDA ?= $(if $(small),$(stand_in)/wiki-lambda)
+DPR ?= $(if $(small),$(stand_in)/dpr)
 released_rocketqa ?= $(ROCKETQA) $(if $(small),,--preset rocketqa)
 released_wiki-lambda ?= $(WIKI_LAMBDA) $(if $(small),,--preset spar)
 released_dpr ?= $(DPR) $(if $(small),,--preset dpr)
@@ -42,8 +46,9 @@ paper_make = $(MAKE) --no-print-directory SEED=$(PAPER_SEED) MODEL=$(BERT) LENGT
 paper_tables = $(TABLES_PAGE) $($(@:paper-%=%)_table)
 seed := seed-$(PAPER_SEED)
 
-sample_model := $(if $(small),$(papers)/model/config.json)
-$(sample_model): | $(SETUP)
+stand_ins := bert bert-large cocondenser cocondenser-wiki ance contriever gtr rocketqa wiki-lambda dpr scibert
+sample_models := $(if $(small),$(stand_ins:%=$(stand_in)/%/config.json))
+$(sample_models): | $(SETUP)
 	$(SAMPLE) model $(@D)
 
 # Each target runs its rules; on a sample, one process runs the plan of the target.
@@ -84,7 +89,7 @@ msmarco_needs = $(if $(small)$(wildcard $(MSMARCO)/collection.tsv),,$(info $(@:p
 msmarco_irds := irds train=msmarco-passage/train dev=msmarco-passage/train test=msmarco-passage/dev/small \
     dl19=msmarco-passage/trec-dl-2019/judged
 
-$(msmarco)/data/manifest.json: $(if $(small),$(msmarco)/source/collection.tsv) | $(SETUP) $(sample_model)
+$(msmarco)/data/manifest.json: $(if $(small),$(msmarco)/source/collection.tsv) | $(SETUP) $(sample_models)
 	$(HYBRID) prepare $(if $(MSMARCO),$(msmarco_named),$(msmarco_irds)) --sample-queries dev=500 --output $(@D) --overwrite
 
 $(papers)/msmarco/source/collection.tsv: | $(SETUP)
@@ -93,19 +98,19 @@ $(papers)/msmarco/source/collection.tsv: | $(SETUP)
 clear_make = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/clear CLEAR_RUN=$(msmarco)/clear/ablations/$(seed)/bm25+residual \
     INDEX_BM25='--config dualrm-marco' MINE='--config dualrm-marco' TRAIN='--config dualrm-marco $(STEPS)' TUNE='--config dualrm-marco' \
     TOP_K=1000 CLEAR_TOP_K=20 CLEAR_TOP_K_LARGE=100 MODEL_LARGE=$(BERT_LARGE) RERANKER='$(RERANK_TRAIN)'
-RERANK_TRAIN ?= $(if $(small),--max-length 64 --query-max-len 16 --max-steps 4,--max-length 512)
+RERANK_TRAIN ?= $(if $(small),--max-length 64 --query-max-len 16 $(FAST) $(ONCE),--max-length 512)
 clear_rows := bm25 bm25+rm3 $(if $(DEEPCT)$(small),sparse/deepct sparse/deepct-rm3) \
     $(addprefix ablations/$(seed)/,constant bm25+residual bm25+random bm25+constant) \
     $(addprefix rerank/,bm25.pointwise bm25.large clear.pointwise clear.large)
 
 spar_make = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/spar INDEX_BM25='--config spar-marco' LABEL='--config spar-marco' \
-    LAMBDA_TRAIN='--config spar-marco $(STEPS)' SPAR_TUNE='--config spar-marco' UNICOIL='$(UNICOIL)'
+    LAMBDA_TRAIN='--config spar-marco $(STEPS) $(ONCE)' SPAR_TUNE='--config spar-marco' UNICOIL='$(UNICOIL)' TUNE='$(GRID)'
 UNICOIL ?= $(if $(small),,castorini/unicoil-msmarco-passage --preset unicoil)
 spar_bases := ance $(if $(ROCKETQA),rocketqa)
 spar_alone := bm25 sparse/unicoil spar/$(seed)/lambda sparse/unicoil-lambda \
     $(foreach base,$(spar_bases),$(addprefix released/,$(base) bm25+$(base) unicoil+$(base) $(base)+lambda)) $(if $(WIKI_LAMBDA),released/wiki-lambda)
 
-roc_marco := ROC_TRAIN= $(foreach name,INDEX_BM25 MINE TUNE,$(name)='--config roc-marco') TRAIN='--config roc-marco $(STEPS)'
+roc_marco := ROC_TRAIN='$(ONCE)' $(foreach name,INDEX_BM25 MINE,$(name)='--config roc-marco') TUNE='--config roc-marco $(GRID)' TRAIN='--config roc-marco $(STEPS)'
 roc_nq := $(subst roc-marco,roc-nq,$(roc_marco))
 roc_marco_rows := dense bm25+dense bm25+clear bm25+EI
 
@@ -116,7 +121,8 @@ paper-msmarco: | $(SETUP)
 	+@$(spar_make) LAMBDA=$(msmarco)/spar/sparse/unicoil-lambda $(spar_bases:%=$(msmarco)/spar/released/%+unicoil-lambda.test.parquet)
 	+@$(if $(WIKI_LAMBDA),$(spar_make) LAMBDA=$(msmarco)/spar/released/wiki-lambda LAMBDA_MODEL=$(firstword $(released_wiki-lambda)) \
 	    $(spar_bases:%=$(msmarco)/spar/released/%+wiki-lambda.test.parquet))
-	+@$(paper_make) $(roc_marco) DATA=$(msmarco)/data OUT=$(msmarco)/roc $(roc_marco_rows:%=$(msmarco)/roc/roc/$(seed)/%.test.parquet)
+	+@$(paper_make) $(roc_marco) DATA=$(msmarco)/data OUT=$(msmarco)/roc $(roc_marco_rows:%=$(msmarco)/roc/roc/$(seed)/%.test.parquet) \
+	    $(msmarco)/roc/sparse/sparterm.test.parquet
 	+@$(paper_make) $(roc_marco) DATA=$(msmarco)/data OUT=$(msmarco)/roc ROC_NAME=roc-cocondenser MODEL=$(COCONDENSER) \
 	    $(roc_marco_rows:%=$(msmarco)/roc/roc-cocondenser/$(seed)/%.test.parquet)
 	@$(paper_tables)
@@ -140,28 +146,28 @@ nq_prepare = $(HYBRID) prepare dpr $(NQ)/psgs_w100.tsv --training train=$(NQ)/bi
 $(papers)/nq/source/psgs_w100.tsv: | $(SETUP)
 	$(SAMPLE) nq $(@D)
 
-$(nq)/data/manifest.json: $(if $(small),$(nq)/source/psgs_w100.tsv) | $(SETUP) $(sample_model)
+$(nq)/data/manifest.json: $(if $(small),$(nq)/source/psgs_w100.tsv) | $(SETUP) $(sample_models)
 	$(nq_prepare)
 
-$(nq)/roc/data/manifest.json: $(if $(small),$(nq)/source/psgs_w100.tsv) | $(SETUP) $(sample_model)
+$(nq)/roc/data/manifest.json: $(if $(small),$(nq)/source/psgs_w100.tsv) | $(SETUP) $(sample_models)
 	$(nq_prepare) --sample $(if $(small),230,250000) --sample-from contexts
 
 nq_make = $(paper_make) DATA=$(nq)/data OUT=$(nq) INDEX_BM25='--config spar-nq' MINE='--config dpr-nq' LABEL='--config spar-nq' \
-    LAMBDA_TRAIN='--config spar-nq $(STEPS)' SPAR_TUNE='--config spar-nq' SPAR_TRAIN= TUNE_MEASURE=R@100
+    LAMBDA_TRAIN='--config spar-nq $(STEPS) $(ONCE)' SPAR_TUNE='--config spar-nq' SPAR_TRAIN='$(ONCE)' TUNE='$(GRID)' TUNE_MEASURE=R@100
 nq_spar = $(nq_make) TRAIN='--config dpr-nq $(STEPS)'
-nq_lite = $(nq_make) LITE_CONFIG='--config lite-nq' DPR_CONFIG='--config dpr-nq' BPR_CONFIG='--config bpr-nq' TRAIN='$(STEPS)' LITE_TRAIN= LITE_DIM=32 \
+nq_lite = $(nq_make) LITE_CONFIG='--config lite-nq' DPR_CONFIG='--config dpr-nq' BPR_CONFIG='--config bpr-nq' TRAIN='$(STEPS)' LITE_TRAIN='$(ONCE)' LITE_DIM=32 \
     L_DRBOOST=--no-projection-norm $(if $(small),PRODUCT='--normalize minmax')
 roc_nq_make = $(paper_make) $(roc_nq) DATA=$(nq)/roc/data OUT=$(nq)/roc RERANKER='$(RERANK_TRAIN)'
 dense_rows := lambda dense two init joint sum concat bm25+dense bm25+concat
 lite_systems := dpr dpr32 lite drboost-2
 lite_all := dpr bpr spar dpr32 drboost-2 lite r-drboost-2 l-drboost-2 $(addprefix drboost-,3 4 5 6) $(addsuffix .minmax,$(addprefix bm25+, \
-    dpr dpr32 lite drboost-2 l-drboost-2 drboost-6)) bm25+drboost-2.sum bm25+drboost-2.product
+    dpr dpr32 lite drboost-2 l-drboost-2 drboost-6)) $(foreach rule,sum product,bm25+drboost-2.$(rule) bm25+drboost-6.$(rule))
 roc_all := dense clear E I EI $(addprefix bm25+,dense clear E I EI)
 nq_bases := $(if $(DPR),dpr) $(spar_bases)
 
 paper-nq: | $(SETUP)
 	$(nq_needs)
-	+@$(nq_spar) $(nq)/bm25.test.parquet $(dense_rows:%=$(nq)/spar/$(seed)/%.test.parquet) \
+	+@$(nq_spar) $(nq)/bm25.test.parquet $(patsubst %,$(nq)/spar/$(seed)/%.test.parquet,$(dense_rows) $(LAMBDA_DIMS:%=lambda-%)) \
 	    $(nq_bases:%=$(nq)/released/%.test.parquet) $(nq_bases:%=$(nq)/released/%+lambda.test.parquet) \
 	    $(if $(DPR),$(nq)/released/bm25+dpr.test.parquet $(nq)/released/bm25+dpr+lambda.test.parquet)
 	+@$(nq_spar) TEST=dev $(nq)/spar/bm25.shuffled.parquet $(foreach row,dense lambda,$(addprefix $(nq)/spar/$(seed)/$(row).,shuffled.parquet dev.parquet))
@@ -195,7 +201,8 @@ eq_dpr+lambda := $(nq)/released/dpr+lambda-index --model $(nq)/released/dpr+lamb
 eq_dpr32 := $(nq)/lite/$(seed)/dpr32-index
 eq_lite := $(nq)/lite/$(seed)/lite-index
 eq_drboost-2 := $(nq)/lite/$(seed)/drboost-2-index
-eq_alone := lambda $(if $(DPR),dpr dpr+lambda) dpr32 drboost-2 lite
+eq_drboost-5 := $(nq)/lite/$(seed)/drboost-5-index
+eq_alone := lambda $(if $(DPR),dpr dpr+lambda) dpr32 drboost-2 drboost-5 lite
 eq_rows = bm25=$(OUT)/bm25.$(TEST).parquet $(foreach row,$(eq_alone),$(row)=$(OUT)/$(row).$(TEST).parquet) \
     $(if $(DPR),bm25+dpr=$(OUT)/bm25+dpr.$(TEST).parquet) $(foreach row,dpr32 drboost-2 lite,bm25+$(row)=$(OUT)/bm25+$(row).minmax.$(TEST).parquet)
 
@@ -211,7 +218,7 @@ $(eq)/$(TEST)/measurements.parquet: $(filter %.parquet,$(subst =, ,$(eq_rows)))
 paper-entityquestions: | $(SETUP)
 	$(nq_needs)$(eq_needs)
 	+@$(nq_spar) $(nq)/spar/$(seed)/lambda.test.parquet $(if $(DPR),$(nq)/released/bm25+dpr.test.parquet $(nq)/released/dpr+lambda.test.parquet)
-	+@$(nq_lite) $(foreach row,dpr32 drboost-2 lite,$(nq)/lite/$(seed)/$(row).test.parquet)
+	+@$(nq_lite) $(foreach row,dpr32 drboost-2 drboost-5 lite,$(nq)/lite/$(seed)/$(row).test.parquet)
 	+@for relation in $(relations); do \
 	    $(paper_make) DATA=$(eq)/data OUT=$(eq) TEST=$$relation $(eq)/$$relation/measurements.parquet || exit 1; \
 	done
@@ -251,7 +258,7 @@ beir-set: $(filter %.parquet,$(subst =, ,$(beir_alone)))
 
 beir_make = $(paper_make) DATA=$(beir)/$$set/data OUT=$(beir)/$$set RELEASED=$(beir)/$$set BEIR_SET=$$set \
     RELEASED_NAMES='$(beir_bases) $(beir_lambdas) lite drboost-2' TUNED=$(msmarco)/spar/released TEST=$$split
-marco_lite = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/lite LITE_CONFIG='--config lite-nq' TRAIN='$(STEPS)' LITE_TRAIN= LITE_DIM=32
+marco_lite = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/lite LITE_CONFIG='--config lite-nq' TRAIN='$(STEPS)' LITE_TRAIN='$(ONCE)' LITE_DIM=32
 
 paper-beir: | $(SETUP)
 	$(msmarco_needs)$(beir_needs)
@@ -280,11 +287,11 @@ robust_files = trec $(ROBUST04)/disk45 --encoding latin-1 --topics all=$(ROBUST0
 $(papers)/robust04/source/folds.json: | $(SETUP)
 	$(SAMPLE) robust04 $(@D)
 
-$(robust04)/data/manifest.json: $(if $(small),$(robust04)/source/folds.json) | $(SETUP) $(sample_model)
+$(robust04)/data/manifest.json: $(if $(small),$(robust04)/source/folds.json) | $(SETUP) $(sample_models)
 	$(HYBRID) prepare $(if $(ROBUST04),$(robust_files),irds all=disks45/nocr/trec-robust-2004) --output $(@D) --overwrite
 
 robust_make = $(paper_make) DATA=$(if $(filter command,$(firstword $(origin DATA))),$(DATA),$(robust04)/data) OUT=$(robust04) NO_DEV=1 $(if $(small),PARTS=2) FOLDS='$(ROBUST04_FOLDS)' \
-    FOLD_LENGTHS='$(SHORT)' $(foreach name,INDEX_BM25 MINE TUNE,$(name)='--config roc-robust04') TRAIN='--config roc-robust04 $(STEPS)' \
+    FOLD_LENGTHS='$(SHORT)' $(foreach name,INDEX_BM25 MINE,$(name)='--config roc-robust04') TUNE='--config roc-robust04 $(GRID)' TRAIN='--config roc-robust04 $(STEPS)' \
     FOLD_ROW=$$row $$(case $$row in cocondenser-*) echo MODEL=$(COCONDENSER);; esac)
 without := --ortho-weight 0 --mask-matches 0
 
@@ -301,7 +308,7 @@ paper-robust04: | $(SETUP)
 
 covid_out := $(papers)/trec-covid
 TREC_COVID ?= $(if $(small),$(covid_out)/source)
-SCIBERT ?= $(if $(small),$(papers)/model,allenai/scibert_scivocab_uncased)
+SCIBERT ?= $(if $(small),$(stand_in)/scibert,allenai/scibert_scivocab_uncased)
 earlier := $(or $(RESIDUAL),$(TREC_COVID:%=%/qrels-rnd1.txt))
 trec-covid_table := $(covid_out)/data $(covid_out) --collection trec-covid $(earlier:%=--residual-qrels %)
 covid_needs = $(if $(small)$(wildcard $(TREC_COVID)/docs.jsonl),,$(info $(@:paper-%=%): from ir_datasets, or pass TREC_COVID=FOLDER with docs.jsonl topics-rnd2.xml qrels-rnd2.txt \
@@ -311,16 +318,16 @@ covid_files = trec $(TREC_COVID)/docs.jsonl --topics test=$(TREC_COVID)/topics-r
 $(papers)/trec-covid/source/docs.jsonl: | $(SETUP)
 	$(SAMPLE) trec-covid $(@D)
 
-$(covid_out)/data/manifest.json: $(if $(small),$(covid_out)/source/docs.jsonl) | $(SETUP) $(sample_model)
+$(covid_out)/data/manifest.json: $(if $(small),$(covid_out)/source/docs.jsonl) | $(SETUP) $(sample_models)
 	$(HYBRID) prepare $(if $(TREC_COVID),$(covid_files),irds test=cord19/trec-covid/round2) --output $(@D) --overwrite
 
 paper-trec-covid: | $(SETUP)
 	$(msmarco_needs)$(covid_needs)
 	+@$(MAKE) --no-print-directory SEED=$(PAPER_SEED) MODEL=$(SCIBERT) INDEX_BM25='--config dualrm-marco' MINE='--config dualrm-marco' \
-	    COVID_TRAIN='--config dualrm-marco --max-steps $(if $(small),4 --batch-size 8,5714)' ADAPT='$(if $(small),--max-steps 4 --batch-size 8,--epochs 10)' \
+	    COVID_TRAIN='--config dualrm-marco $(or $(STEPS),--max-steps 5714)' ADAPT='$(or $(STEPS),--epochs 10)' \
 	    DATA=$(if $(filter command,$(firstword $(origin DATA))),$(DATA),$(covid_out)/data) OUT=$(covid_out) RESIDUAL='$(earlier)' \
 	    TRAIN_DATA=$(if $(filter command,$(firstword $(origin TRAIN_DATA))),$(TRAIN_DATA),$(msmarco)/data) transfer
 	@$(paper_tables)
 
 $(PAPERS:%=check-%): check-%: | $(SETUP)
-	@$(TABLES_PAGE) $($*_table) --check
+	@$(TABLES_PAGE) $($*_table) $(if $(small),--check-sample,--check)

@@ -23,7 +23,7 @@ $(RELEASED_NAMES:%=$(RELEASED)/%-index/manifest.json): $(RELEASED)/%-index/manif
 
 $(RELEASED)/unicoil+%.weights.json: $(sparse)/unicoil.dev.parquet $(RELEASED)/%.dev.parquet
 	$(weighted_sum) $^ --index $(sparse)/unicoil-index,$(RELEASED)/$*-index --qrels $(DATA) --split dev \
-	    --tune --measure $(TUNE_MEASURE) --output $@
+	    --tune $(TUNE) --measure $(TUNE_MEASURE) --output $@
 
 $(RELEASED)/unicoil+%.$(TEST).parquet: $(sparse)/unicoil.$(TEST).parquet $(RELEASED)/%.$(TEST).parquet $(RELEASED)/unicoil+%.weights.json
 	$(weighted_sum) $(filter %.parquet,$^) --index $(sparse)/unicoil-index,$(RELEASED)/$*-index --weights @$(lastword $^) --output $@

@@ -46,6 +46,13 @@ spar_lambda = $(HYBRID) train-lambda $(DATA) --labels $(<D) --index $(OUT)/bm25 
 $(spar)/lambda/manifest.json: $(OUT)/labels-sampled/manifest.json
 	$(spar_lambda) --model $(MODEL) $(LENGTHS) $(LAMBDA_TRAIN)
 
+# Lambda with few dimensions (LITE, section 8): lambda-32 and others
+
+LAMBDA_DIMS := 32 64 96 128 160 192
+
+$(LAMBDA_DIMS:%=$(spar)/lambda-%/manifest.json): $(spar)/lambda-%/manifest.json: $(OUT)/labels-sampled/manifest.json
+	$(spar_lambda) --model $(MODEL) $(LENGTHS) $(LAMBDA_TRAIN) --dim $*
+
 $(spar)/static/manifest.json: $(OUT)/labels-sampled/manifest.json
 	$(spar_lambda) --encoder static $(STATIC_TRAIN)
 

@@ -3,8 +3,8 @@
     python studies/sample.py msmarco|nq|beir|entityquestions|robust04|trec-covid|model FOLDER
 
 The texts state facts about invented people, towns and works; each question asks for one fact, and one passage has the
-answer. The files have the names and forms of the originals. `model` is the start model: a BERT of two layers and 32
-dimensions. Two calls write the same bytes.
+answer. The files have the names and forms of the originals. `model` is a start model or a released encoder: a BERT of
+two layers and 192 dimensions, whose random weights depend on the name of the folder. Two calls write the same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from zlib import crc32
 
 PEOPLE, FACTS = 120, 6  # 120 people with 6 facts each, in two passages: 240 passages, 720 questions
 RELATIONS = {  # the 24 relations of EntityQuestions: sentence, question
@@ -43,6 +44,7 @@ RELATIONS = {  # the 24 relations of EntityQuestions: sentence, question
     "P740": ("The choir of {0} was formed in {1}.", "where was {0} founded?"),
     "P800": ("{0} is famous for a work named {1}.", "what is {0} famous for?"),
 }
+_CHARACTERS = 2000  # ids of MiniLM's vocabulary below are special tokens and characters
 _STARTS = ("Bar", "Cel", "Dor", "Fen", "Gal", "Hol", "Jar", "Kel", "Lor", "Mar", "Nor", "Pol", "Rav", "Sel", "Tor",
            "Ul", "Var", "Wen", "Yor", "Zan")  # fmt: skip
 _ENDS = ("adin", "bury", "camo", "dale", "evik", "foss", "grad", "hausen", "ilo", "jova", "kirk", "lund", "mont", "nau",
@@ -213,17 +215,35 @@ def trec_covid(folder: Path) -> None:
 
 
 def model(folder: Path) -> None:
-    """Write a small BERT with seeded weights and the vocabulary of MiniLM."""
+    """Write a small BERT with weights drawn for the name of the folder.
+
+    At the start, its [CLS] vector is a random projection of the bag of words: positions and [CLS] add nothing. So an
+    encoder is better than chance, and weights of sums with BM25 can be tuned. The vocabulary is MiniLM's special tokens
+    and characters, and its pieces in the texts of the sample.
+    """
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     from hybrid_cli.encoders.models import resolve
 
     tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
-    torch.manual_seed(0)
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=len(tokenizer), **shape, initializer_range=0.3)).save_pretrained(folder)
+    texts = [text for passage in PASSAGES for text in passage] + [question.text for question in QUESTIONS]
+    used = sorted({number for ids in tokenizer(texts).input_ids for number in ids if number >= _CHARACTERS})
     tokenizer.save_pretrained(folder)
+    rules = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    number_of = rules["model"]["vocab"]
+    piece_of = {number: piece for piece, number in number_of.items()}
+    kept = {piece: number for piece, number in number_of.items() if number < _CHARACTERS}
+    rules["model"]["vocab"] = kept | {piece_of[number]: _CHARACTERS + n for n, number in enumerate(used)}
+    (folder / "tokenizer.json").write_text(json.dumps(rules), "utf-8")
+    torch.manual_seed(crc32(folder.name.encode()))
+    shape = {"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 384}
+    encoder = BertModel(BertConfig(vocab_size=_CHARACTERS + len(used), **shape, initializer_range=0.05))
+    with torch.no_grad():
+        embeddings = encoder.embeddings
+        embeddings.position_embeddings.weight.zero_()
+        embeddings.word_embeddings.weight[[tokenizer.cls_token_id, tokenizer.sep_token_id]] = 0
+    encoder.save_pretrained(folder)
 
 
 SAMPLES: dict[str, Callable[[Path], None]] = {

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import yaml
 from scipy import stats
 
 from hybrid_cli import runs, storage
+from hybrid_cli.artifacts.lineage import indexes_of
 from hybrid_cli.collections.collection import corpus_path, document_count, queries_path, read_queries
 from hybrid_cli.commands.analysis import Evaluate
 from hybrid_cli.errors import HybridError, InputError
@@ -86,6 +88,7 @@ class Table:
         pool: runs whose hits with an answer are relevant, where questions have answers in place of judgments.
         attacks: attacks of the mean drop.
         notes: remarks on the published figures, below the table.
+        same: rows with the same ranking by construction.
     """
 
     title: str
@@ -102,11 +105,17 @@ class Table:
     pool: tuple[str, ...] = ()
     attacks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    same: tuple[tuple[str, ...], ...] = ()
 
     @property
     def measures(self) -> list[str]:
         """Return the columns, with the counts that RoC is made of."""
         return [name for column in self.columns for name in ((column, *ROC_PARTS) if column == ROC else (column,))]
+
+
+def _printed(value: float) -> str:
+    """Return a published figure as papers print it: `.191`, `73.7`."""
+    return f"{value:.3f}".lstrip("0") if value < 1 else f"{value:g}"
 
 
 def published(file: Path = PUBLISHED) -> tuple[Table, ...]:
@@ -119,7 +128,7 @@ def published(file: Path = PUBLISHED) -> tuple[Table, ...]:
     found = []
     for given in content["tables"]:
         printed = [column for column, name in given["columns"].items() if name is not None]
-        rows = []
+        rows, lists = [], {name: tuple(given.pop(name, ())) for name in ("pool", "notes", "same")}
         for name, (run, *paper) in given.pop("rows").items():
             place = f"{file.name}: {given['title']}: {name}"
             if paper and "tolerance" not in given:
@@ -127,8 +136,11 @@ def published(file: Path = PUBLISHED) -> tuple[Table, ...]:
             if len(paper) > len(printed):
                 raise InputError(f"{place}: {len(paper)} figures for {len(printed)} columns with a name")
             figures = {column: value for column, value in zip(printed, paper, strict=False) if value is not None}
-            rows.append(Row(name, run, figures))
-        lists = {name: tuple(given.pop(name, ())) for name in ("pool", "notes")}
+            if run is None:
+                text = ", ".join(f"{given['columns'][column]} {_printed(value)}" for column, value in figures.items())
+                lists["notes"] += (f"Published only: {name}: {text}.",)
+            else:
+                rows.append(Row(name, run, figures))
         whole = content["collections"][given["collection"]] | {"attacks": tuple(content["attacks"])} | given | lists
         found.append(Table(folder=whole.pop("from"), rows=tuple(rows), **{"tolerance": 0.0, **whole}))
     return tuple(found)
@@ -315,20 +327,21 @@ def part_cells(where: Collection, table: Table) -> Iterator[Cell]:
                 yield Cell(table.title, row.name, column, mean, queries=queries, runs=paths)
 
 
-def costs(where: Collection, table: Table) -> Iterator[Cell]:
-    """Yield bytes per passage and median latency of the rows of a table, for the first seed of each."""
+def costs(where: Collection, table: Table, name: str) -> Iterator[Cell]:
+    """Yield bytes per passage of the rows of a table, for the first seed of each; with judgments, also latencies."""
     rows = {row.name: runs[:1] for row in table.rows if (runs := where.runs_of(row))}
+    passages = document_count(where.data)
+    for row, files in rows.items():
+        size = sum(held.size for held in indexes_of(files[0]).values())
+        yield Cell(table.title, row, BYTES, size / passages, runs=files)
     if not rows or where.measured_by_answers:  # `inspect` needs judgments
         return
-    output = where.out / "tables" / "costs.parquet"
+    output = where.out / "tables" / f"{name}-costs.parquet"
     if not output.exists() or set(pl.read_parquet(output)["run"]) != set(rows):
         named = [f"{name}={runs[0]}" for name, runs in rows.items()]
         inspect(named, memory_table=where.data, split=where.split, output=output, overwrite=True)
-    passages = document_count(where.data)
-    for row in pl.read_parquet(output).iter_rows(named=True):
-        runs = rows[row["run"]]
-        yield Cell(table.title, row["run"], BYTES, row["bytes"] / passages, runs=runs)
-        yield Cell(table.title, row["run"], LATENCY, row["total p50"], runs=runs)
+    for line in pl.read_parquet(output).iter_rows(named=True):
+        yield Cell(table.title, line["run"], LATENCY, line["total p50"], runs=rows[line["run"]])
 
 
 def robustness(where: Collection, table: Table) -> Iterator[Cell]:
@@ -359,7 +372,8 @@ def robustness(where: Collection, table: Table) -> Iterator[Cell]:
 def difference(table: Table, row: Row, cell: Cell) -> float | None:
     """Return our figure less the published one, in the unit of the table; None where they are not comparable."""
     paper = row.paper.get(cell.column)
-    return None if paper is None or cell.column == BYTES or not cell.comparable else table.unit * cell.mean - paper
+    costs = cell.column in (BYTES, LATENCY)  # of other units, or of another machine
+    return None if paper is None or costs or not cell.comparable else table.unit * cell.mean - paper
 
 
 def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
@@ -370,7 +384,10 @@ def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
     columns = [""]
     for name in measures:
         paper = table.columns.get(name)
-        columns += [name, *([f"paper: {paper}", *(["difference"] if name != BYTES else [])] if paper else [])]
+        columns += [
+            name,
+            *([f"paper: {paper}", *(["difference"] if name not in (BYTES, LATENCY) else [])] if paper else []),
+        ]
     rows = []
     for row in present:
         line = [row.name]
@@ -381,7 +398,7 @@ def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
                 differs = None if cell is None else difference(table, row, cell)
                 line.append("" if name not in row.paper else _printed(row.paper[name]))
                 digits = 3 if table.unit == 1 else 2
-                line += [] if name == BYTES else ["" if differs is None else with_sign(differs, digits)]
+                line += [] if name in (BYTES, LATENCY) else ["" if differs is None else with_sign(differs, digits)]
         rows.append(line)
     absent = [row.name for row in table.rows if row.paper and row not in present]
     notes = [*table.notes, *([f"Without a run: {'; '.join(absent)}."] if absent else [])]
@@ -393,11 +410,6 @@ def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
 def _attacks(cell: Cell) -> str:
     """Return the attacks of a mean drop."""
     return ", ".join(sorted(run.stem.partition("@")[2] for run in cell.runs if "@" in run.stem))
-
-
-def _printed(value: float) -> str:
-    """Return a published figure as papers print it: `.191`, `73.7`."""
-    return f"{value:.3f}".lstrip("0") if value < 1 else f"{value:g}"
 
 
 def all_cells(where: Collection, tables: Sequence[Table], with_costs: bool = True) -> list[list[Cell]]:
@@ -412,7 +424,7 @@ def all_cells(where: Collection, tables: Sequence[Table], with_costs: bool = Tru
             own = list(robustness(folder, table))
         else:
             own = list(cells(folder, table, f"{where.name}-{number}"))
-            own += costs(folder, table) if with_costs and BYTES in table.columns else ()
+            own += costs(folder, table, f"{where.name}-{number}") if with_costs and BYTES in table.columns else ()
         found.append(own)
     (where.out / "tables").mkdir(parents=True, exist_ok=True)
     write_cells(where.out / "tables" / f"{where.name}.csv", [cell for own in found for cell in own])
@@ -453,7 +465,7 @@ def check(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]:
             lines.append(f"{table.title}: not comparable: {other}: {command} with the whole collection")
             continue
         measured = {cell.column for cell in own}
-        printed = {column for row in table.rows for column in row.paper} - {BYTES}
+        printed = {column for row in table.rows for column in row.paper} - {BYTES, LATENCY}
         if own and (missing := [column for column in table.columns if column in printed - measured]):
             needs = f" (the pool is {', '.join(table.pool)})" if table.pool else ""
             lines.append(f"{table.title}: not measured: {', '.join(missing)}{needs}: {command}")
@@ -491,6 +503,42 @@ def _other_size(where: Collection, table: Table, own: Sequence[Cell]) -> str:
     return ""
 
 
+def check_sample(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]:
+    """Check the rows of a sample, where figures have no published counterpart: no two rows have the same rankings.
+
+    Returns:
+        One line per table with rows that coincide, or whose runs are missing; whether there is none. `same` in the file
+        of published figures lists rows that must coincide.
+    """
+    lines = []
+    for table in tables:
+        here = where.below(table)
+        runs_of = {row.name: paths for row in table.rows if (paths := _rankings(here, table, row))}
+        if absent := [row.name for row in table.rows if row.paper and row.name not in runs_of]:
+            lines.append(f"{table.title}: without a run: {'; '.join(absent)}: `make {table.collection} SCALE=small`")
+        of_ranking: dict[str, list[str]] = {}
+        for name, paths in runs_of.items():
+            of_ranking.setdefault(_ranking(paths), []).append(name)
+        alike = {frozenset(names) for names in of_ranking.values() if len(names) > 1}
+        expected = {frozenset(names) for names in table.same if set(names) <= set(runs_of)}
+        lines += [f"{table.title}: rows coincide: {'; '.join(sorted(names))}" for names in alike - expected]
+        lines += [f"{table.title}: rows must coincide: {'; '.join(sorted(names))}" for names in expected - alike]
+    return "\n".join([*lines, f"{len(lines)} problems in {len(tables)} tables of the sample."]) + "\n", not lines
+
+
+def _rankings(where: Collection, table: Table, row: Row) -> tuple[Path, ...]:
+    """Return the runs of a row; in a table with parts, those of all parts."""
+    return where.runs_of(row) if not table.parts else tuple(sorted(where.out.rglob(f"{row.run}.*.parquet")))
+
+
+def _ranking(files: Sequence[Path]) -> str:
+    """Return a digest of the documents of runs, in their order."""
+    digest = sha256()
+    for file in files:
+        digest.update(runs.read_run(file).sort("qid", "rank").select("qid", "docid").write_ipc(None).getvalue())
+    return digest.hexdigest()
+
+
 def write_cells(file: Path, found: Sequence[Cell]) -> None:
     """Write one line per cell and run: the figure, and the run with its fingerprint."""
     with file.open("w", encoding="utf-8", newline="") as opened:
@@ -510,7 +558,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--collection", choices=sorted({table.collection for table in TABLES}), help="its tables only")
     parser.add_argument("--residual-qrels", type=Path, help="judgments of an earlier round, left out")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if figures differ from the published ones")
+    checks = parser.add_mutually_exclusive_group()
+    checks.add_argument("--check", action="store_true", help="exit with 1 if figures differ from the published ones")
+    checks.add_argument(
+        "--check-sample", action="store_true", help="exit with 1 if rows of a sample have equal rankings"
+    )
     parser.add_argument("--no-costs", action="store_true", help="leave out memory and latency")
     parser.add_argument("--latex", action="store_true", help="print LaTeX")
     given = parser.parse_args(arguments)
@@ -521,8 +573,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     where = Collection(given.data, given.out, given.split, given.collection or "tables", given.residual_qrels)
     chosen = [table for table in TABLES if table.collection == given.collection] if given.collection else None
-    if given.check:
-        text, agree = check(where, TABLES if chosen is None else chosen)
+    if given.check or given.check_sample:
+        text, agree = (check if given.check else check_sample)(where, TABLES if chosen is None else chosen)
         sys.stdout.write(text)
         sys.exit(not agree)
     sys.stdout.write(page(where, not given.no_costs, chosen, given.latex))
