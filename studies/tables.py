@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
@@ -34,6 +35,7 @@ import yaml
 from scipy import stats
 
 from hybrid_cli import runs, storage
+from hybrid_cli.artifacts import find_manifest
 from hybrid_cli.artifacts.lineage import indexes_of
 from hybrid_cli.collections.collection import corpus_path, document_count, queries_path, read_queries
 from hybrid_cli.commands.analysis import Evaluate
@@ -504,16 +506,18 @@ def _other_size(where: Collection, table: Table, own: Sequence[Cell]) -> str:
 
 
 def check_sample(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]:
-    """Check the rows of a sample, where figures have no published counterpart: no two rows have the same rankings.
+    """Check the rows of a sample, whose figures have no published counterpart.
+
+    No two rows of a table have the same rankings, apart from those that must (`same`), and behind the run of a row are
+    the stages and settings of its name (`settings` in the file of published figures).
 
     Returns:
-        One line per table with rows that coincide, or whose runs are missing; whether there is none. `same` in the file
-        of published figures lists rows that must coincide.
+        One line per problem, rows without a run included; whether there is none.
     """
-    lines = []
+    lines, rules = [], yaml.safe_load(PUBLISHED.read_text("utf-8"))["settings"]
     for table in tables:
         here = where.below(table)
-        runs_of = {row.name: paths for row in table.rows if (paths := _rankings(here, table, row))}
+        runs_of = {row.name: paths for row in table.rows if (paths := rankings(here, table, row))}
         if absent := [row.name for row in table.rows if row.paper and row.name not in runs_of]:
             lines.append(f"{table.title}: without a run: {'; '.join(absent)}: `make {table.collection} SCALE=small`")
         of_ranking: dict[str, list[str]] = {}
@@ -523,10 +527,38 @@ def check_sample(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]
         expected = {frozenset(names) for names in table.same if set(names) <= set(runs_of)}
         lines += [f"{table.title}: rows coincide: {'; '.join(sorted(names))}" for names in alike - expected]
         lines += [f"{table.title}: rows must coincide: {'; '.join(sorted(names))}" for names in expected - alike]
+        for row, paths in runs_of.items():
+            broken = broken_rules(row, settings_behind(paths[0]), rules)
+            lines += [f"{table.title}: {row}: behind {paths[0]}: {rule}" for rule in broken]
     return "\n".join([*lines, f"{len(lines)} problems in {len(tables)} tables of the sample."]) + "\n", not lines
 
 
-def _rankings(where: Collection, table: Table, row: Row) -> tuple[Path, ...]:
+def broken_rules(row: str, behind: str, rules: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the rules for the name of a row (`settings` in the file of published figures) that its settings break."""
+    own = [rule for name, rule in rules if re.search(name, row)]
+    return [rule for rule in own if bool(re.search(rule.removeprefix("no "), behind, re.M)) == rule.startswith("no ")]
+
+
+def settings_behind(run: Path) -> str:
+    """Return lines `STAGE>SOURCE OPTION=VALUE` of a run and all that it was made of; STAGE has read SOURCE."""
+    return "\n".join(dict.fromkeys(_settings(run, "")))
+
+
+def _settings(path: Path, stage: str) -> Iterator[str]:
+    places = (path, path.parent) if path.exists() else ()  # a learner of an ensemble is a part of its folder
+    manifest = next((made for place in places if (made := find_manifest(place))), None)
+    if manifest is None:
+        yield f"{stage}>model {path.name}"
+        return
+    yield f"{stage}>{manifest.stage}"
+    yield from (f"{stage}>{manifest.stage} {name}={value}" for name, value in manifest.options.items())
+    for role in manifest.inputs:
+        source = manifest.input_path(role)
+        if source is not None and not role.startswith(("corpus", "qrels", "dev")):
+            yield from _settings(source, manifest.stage)
+
+
+def rankings(where: Collection, table: Table, row: Row) -> tuple[Path, ...]:
     """Return the runs of a row; in a table with parts, those of all parts."""
     return where.runs_of(row) if not table.parts else tuple(sorted(where.out.rglob(f"{row.run}.*.parquet")))
 
