@@ -302,6 +302,8 @@ paper-robust04: | $(SETUP)
 	+@for row in E; do $(robust_make) FOLD_OPTIONS='--mask-matches 0' cross-validation || exit 1; done
 	+@for row in I; do $(robust_make) FOLD_OPTIONS='--ortho-weight 0' FOLD_INDEX= cross-validation || exit 1; done
 	+@for row in EI cocondenser-EI; do $(robust_make) cross-validation || exit 1; done
+	+@for row in sparterm sparterm-i; do $(robust_make) SPARSE_LENGTHS='$(if $(small),,--doc-max-len 512)' \
+	    FOLD_SPARSE="--architecture sparterm $$(case $$row in *-i) echo --mask-matches 0.15;; esac)" cross-validation || exit 1; done
 	@$(paper_tables)
 
 # TREC-COVID, round 2: the recipe of trec-covid.mk, trained on MS MARCO

@@ -13,6 +13,8 @@ FOLD_ROW ?= dense
 FOLD_LOSS ?= roc
 FOLD_OPTIONS ?=
 FOLD_INDEX ?= $(if $(filter roc,$(FOLD_LOSS)),--index $(OUT)/bm25)
+# Options of a sparse encoder in place of a dense one, such as --architecture sparterm
+FOLD_SPARSE ?=
 FOLD_LENGTHS ?= --query-max-len 64 --doc-max-len 512
 FOLD_MEASURES ?= MAP,nDCG@20,P@30
 # NO_DEV=1 trains on all queries outside of the test fold (RoC, table 2: 200 of 250) and tunes the weight on the same queries.
@@ -40,8 +42,8 @@ $(fold)/train.parquet: $(bm25) $(folds)
 	$(HYBRID) mine-negatives $(OUT)/folds --split train-$* --index $(<D) $(MINE) --seed $(SEED) --output $@ --overwrite
 
 $(fold)/$(FOLD_ROW)/manifest.json: $(fold)/train.parquet
-	$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) --loss $(FOLD_LOSS) $(FOLD_OPTIONS) $(FOLD_INDEX) \
-	    --seed $(SEED) --output $(@D)
+	$(if $(FOLD_SPARSE),$(train_sparse) $(FOLD_SPARSE),$(train_dense) $< --model $(MODEL) $(TRAIN) $(FOLD_LENGTHS) \
+	    --loss $(FOLD_LOSS) $(FOLD_OPTIONS) $(FOLD_INDEX) --seed $(SEED) --output $(@D))
 
 $(fold)/bm25.$(fold_tuned).parquet: $(bm25) $(folds)
 	$(HYBRID) search $(OUT)/folds --split $(fold_tuned)-$* --index $(<D) --output $@ --overwrite
