@@ -34,7 +34,7 @@ def jit(function: Callable[..., Any], **options: Any) -> Any:
 
 def is_compiled(compiled: Any) -> bool:
     """Return whether this process has compiled a function of `jit`, or an earlier one, which stored the code."""
-    return bool(getattr(compiled, "signatures", True) or getattr(compiled._cache, "stored", None))
+    return bool(getattr(compiled, "overloads", True) or getattr(compiled._cache, "stored", None))
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]

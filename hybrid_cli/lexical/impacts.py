@@ -447,6 +447,8 @@ class Impacts:
         Args:
             terms: [T] terms of queries, with repetitions.
         """
+        if self._bounds.ready[terms].all():
+            return self._bounds
         with _FILLING:
             used, counts = np.unique(terms, return_counts=True)
             self._uses[used] = np.minimum(self._uses[used] + counts, _USES)
