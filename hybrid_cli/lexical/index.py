@@ -271,7 +271,8 @@ class LexicalIndex(Index):
         Returns:
             Number of hits of each query [Q]; keys of `kernels.search` [Q, hits], best first.
         """
-        hits = max(1, min(hits, len(self.docids) if self.allowed is None else int(self.allowed.sum())))
+        size = len(self._shared.order) if self.allowed is None else int(self.allowed.sum())
+        hits = max(1, min(hits, size))
         counts = np.zeros(len(bags), np.int32)
         best = np.empty((len(bags), hits), np.uint64)
         if not self._compiled(bags):
@@ -282,19 +283,22 @@ class LexicalIndex(Index):
         workers = max(1, min(threads or cpu_count(), len(bags)))
         bounds, documents = self.impacts.bounds(bags.terms), (self._shared.order, self.allowed)
 
+        if workers == 1:
+            kernels.search(hits, documents, *self.kernel_arguments(bags), bounds, counts, best)
+            return counts, best
+
         def work(begin: int, end: int) -> None:
             arguments = *self.kernel_arguments(bags.part(begin, end)), bounds
             kernels.search(hits, documents, *arguments, counts[begin:end], best[begin:end])
 
-        if workers == 1:
-            work(0, len(bags))
-            return counts, best
         with ThreadPool(workers) as pool:
             list(pool.map(lambda piece: work(*piece), bags.pieces(4 * workers)))
         return counts, best
 
     def _compiled(self, bags: Bags) -> bool:
         """Count the postings of queries, and return whether kernels read them; numpy finds the same bits."""
+        if self._shared.read > MANY_POSTINGS:
+            return True
         indptr = self.impacts.postings.indptr
         self._shared.read += int((indptr[bags.terms + 1] - indptr[bags.terms]).sum())
         if self._shared.read <= FEW_POSTINGS:
@@ -306,7 +310,10 @@ class LexicalIndex(Index):
     def kernel_arguments(self, bags: Bags) -> tuple[keyed.Queries, keyed.Matrix]:
         """Return analyzed queries, their terms by falling weight, and the matrix, in the form of the kernels."""
         weights = bags.boosts * self.impacts.idf[bags.terms]
-        by_weight = np.lexsort((-weights, np.repeat(np.arange(len(bags)), np.diff(bags.ends))))
+        if len(bags) == 1:  # lexsort takes longer than the search
+            by_weight = np.argsort(-weights, kind="stable")
+        else:
+            by_weight = np.lexsort((-weights, np.repeat(np.arange(len(bags)), np.diff(bags.ends))))
         return keyed.Queries(bags.ends, bags.terms[by_weight], weights[by_weight]), self.impacts.postings.matrix(
             self.impacts.scale, bags.terms
         )
