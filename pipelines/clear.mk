@@ -56,5 +56,15 @@ $(ablation)/constant/manifest.json: $(OUT)/train-$(SEED).parquet
 $(ablation)/random/manifest.json: $(ablation)/random-negatives.parquet
 	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
 
+# Triples of other tools, such as MS MARCO's, in place of mined negatives: GIVEN_TRIPLES is their file, `triples` their split.
+
+GIVEN_TRIPLES ?=
+
+$(ablation)/triples/manifest.json: $(ablation)/given-negatives.parquet
+	$(train_dense) $< --model $(MODEL) $(TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
+
+$(ablation)/given-negatives.parquet: $(bm25)
+	$(HYBRID) mine-negatives $(DATA) --split triples --index $(<D) --sources given:$(GIVEN_TRIPLES) --seed $(SEED) --output $@ --overwrite
+
 $(ablation)/random-negatives.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) $(MINE) --prob 0 --seed $(SEED) --output $@ --overwrite

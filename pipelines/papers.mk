@@ -84,7 +84,10 @@ msmarco_named = msmarco $(MSMARCO)/collection.tsv \
     --queries train=$(MSMARCO)/queries.train.tsv --qrels train=$(MSMARCO)/qrels.train.tsv \
     --queries dev=$(MSMARCO)/queries.train.tsv --qrels dev=$(MSMARCO)/qrels.train.tsv \
     --queries test=$(MSMARCO)/queries.dev.small.tsv --qrels test=$(MSMARCO)/qrels.dev.small.tsv \
-    --queries dl19=$(MSMARCO)/msmarco-test2019-queries.tsv --qrels dl19=$(MSMARCO)/2019qrels-pass.txt
+    --queries dl19=$(MSMARCO)/msmarco-test2019-queries.tsv --qrels dl19=$(MSMARCO)/2019qrels-pass.txt \
+    $(if $(msmarco_triples),--queries triples=$(MSMARCO)/queries.train.tsv --training triples=$(msmarco_triples))
+# The triples that DualRM trains with, if they are there, as a row of their own; with ir_datasets, negatives are mined from the same depth.
+msmarco_triples := $(if $(small),$(msmarco)/source/qidpidtriples.train.full.2.tsv,$(if $(MSMARCO),$(wildcard $(MSMARCO)/qidpidtriples.train.full.2.tsv)))
 msmarco_needs = $(if $(small)$(wildcard $(MSMARCO)/collection.tsv),,$(info $(@:paper-%=%): from ir_datasets, or pass MSMARCO=FOLDER with $(msmarco_files)))
 msmarco_irds := irds train=msmarco-passage/train dev=msmarco-passage/train test=msmarco-passage/dev/small \
     dl19=msmarco-passage/trec-dl-2019/judged
@@ -97,10 +100,10 @@ $(papers)/msmarco/source/collection.tsv: | $(SETUP)
 
 clear_make = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/clear CLEAR_RUN=$(msmarco)/clear/ablations/$(seed)/bm25+residual \
     INDEX_BM25='--config dualrm-marco' MINE='--config dualrm-marco' TRAIN='--config dualrm-marco $(STEPS)' TUNE='--config dualrm-marco' \
-    TOP_K=1000 CLEAR_TOP_K=20 CLEAR_TOP_K_LARGE=100 MODEL_LARGE=$(BERT_LARGE) RERANKER='$(RERANK_TRAIN)'
+    TOP_K=1000 CLEAR_TOP_K=20 CLEAR_TOP_K_LARGE=100 MODEL_LARGE=$(BERT_LARGE) GIVEN_TRIPLES=$(msmarco_triples) RERANKER='$(RERANK_TRAIN)'
 RERANK_TRAIN ?= $(if $(small),--max-length 64 --query-max-len 16 $(FAST) $(ONCE),--max-length 512)
 clear_rows := bm25 bm25+rm3 $(if $(DEEPCT)$(small),sparse/deepct sparse/deepct-rm3) \
-    $(addprefix ablations/$(seed)/,constant bm25+residual bm25+random bm25+constant) \
+    $(addprefix ablations/$(seed)/,constant bm25+residual bm25+random bm25+constant $(if $(msmarco_triples),bm25+triples)) \
     $(addprefix rerank/,bm25.pointwise bm25.large clear.pointwise clear.large)
 
 spar_make = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/spar INDEX_BM25='--config spar-marco' LABEL='--config spar-marco' \

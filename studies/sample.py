@@ -120,6 +120,12 @@ def msmarco(folder: Path) -> None:
         rows = ((number, question.text) for number, question in enumerate(SPLITS[split], first))
         _lines(folder / f"queries.{name}.tsv", rows)
         _lines(folder / f"qrels.{name}.tsv", _qrels(SPLITS[split], first, "{}\t0\t{}\t{}"))
+    triples = (
+        (number, question.passage, (question.passage + step) % len(PASSAGES))
+        for number, question in enumerate(SPLITS["train"], 1000)
+        for step in (1, 4)
+    )
+    _lines(folder / "qidpidtriples.train.full.2.tsv", triples)
     rows = ((number, question.text) for number, question in enumerate(SPLITS["dev"], 9000))
     _lines(folder / "msmarco-test2019-queries.tsv", rows)
     _lines(folder / "2019qrels-pass.txt", _qrels(SPLITS["dev"], 9000, graded=True))

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from test_architecture import REPOSITORY
 
 from hybrid_cli import runs
 from hybrid_cli.artifacts.lineage import indexes_of
@@ -18,7 +17,7 @@ from hybrid_cli.collections import collection
 from hybrid_cli.evaluation.complementarity import rbo
 from hybrid_cli.evaluation.measures import evaluate_run
 
-sys.path.insert(0, str(REPOSITORY / "studies"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 
 import one_process
 import sample

@@ -212,6 +212,7 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
     runs = [row.run.replace("*", "1") for table in whole for row in table.rows]
     alone = (
         "released/",
+        "ablations/seed-1/bm25+triples",
         "roc-cocondenser/",
         "spar/seed-1/lambda-",
         "lite/seed-1/drboost-6",
