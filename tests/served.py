@@ -45,13 +45,12 @@ class Served:
         self.log = Path(tempfile.mkstemp(suffix=".log")[1])
         self.process = Started(self.code, *self.words, log=str(self.log), **self.environment)
         for _ in range(STARTS_WITHIN * 50):
-            text = self.log.read_text()
-            if found := ADDRESS.search(text):
+            if found := ADDRESS.search(self.log.read_text()):
                 self.port, self.path = int(found[1]), found[2]
                 return self
             assert self.process.poll() is None, f"the server ended: {self.log.read_text()}"
             time.sleep(0.02)
-        raise AssertionError(f"the server did not start: {text}")
+        raise AssertionError(f"the server did not start: {self.log.read_text()}")
 
     def __exit__(self, *_: object) -> None:
         self.stop(signal.SIGTERM)

@@ -16,12 +16,11 @@ from small_postings import Spaces, count, flat, small_index
 
 from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
-from hybrid_cli.lexical import analyze, impacts
+from hybrid_cli.lexical import analyze, impacts, kernels, keys
 from hybrid_cli.lexical.build import store_statistics
 from hybrid_cli.lexical.builder import PostingsBuilder, TermNumbers
 from hybrid_cli.lexical.impacts import CHECKED, Impacts, Postings, decode_length, quantize_lengths
 from hybrid_cli.lexical.index import LexicalIndex
-from hybrid_cli.lexical.keys import rows_of
 from hybrid_cli.retrieval.in_memory import BM25
 from hybrid_cli.storage import layout
 from hybrid_cli.threads import ThreadPool
@@ -213,14 +212,17 @@ def test_postings_keep_documents_and_frequencies(seed: int, size: int, most: int
         arrays = (postings.lows, postings.starts, postings.highs, postings.tfs)
         assert sum(array.nbytes for array in arrays) == 3 * len(rows)
     for term, documents in enumerate(lists):
-        np.testing.assert_array_equal(rows_of(postings.matrix(None), term), documents)
+        np.testing.assert_array_equal(keys.rows_of(postings.matrix(None), term), documents)
+    query = keys.Queries(np.array([0, 6]), np.arange(6, dtype=np.int32), np.ones(6, np.float32))
+    scored = np.zeros(90, np.int64), np.sort(rng.choice(rows, 90)).astype(np.int64), query, postings.matrix(None)
+    assert kernels.score_pairs(*scored).tolist() == keys.score_pairs(*scored).tolist()
     kept = rng.random(size) < 0.7
     changed = postings.extended(kept, postings)
     pairs = {term: documents[kept[documents]] for term, documents in zip(terms, lists, strict=True)}
     renumbered = np.cumsum(kept) - 1
     for number, term in enumerate(changed.terms):
         documents = np.concatenate((renumbered[pairs[term]], kept.sum() + lists[terms.to_list().index(term)]))
-        np.testing.assert_array_equal(rows_of(changed.matrix(None), number), documents)
+        np.testing.assert_array_equal(keys.rows_of(changed.matrix(None), number), documents)
 
 
 @pytest.mark.parametrize("size", [-4, 0])

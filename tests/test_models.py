@@ -293,8 +293,7 @@ try:
 except InputError as error:
     print(error.code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-    done = processes.run(code)
-    name, grown = done.stdout.split()
+    name, grown = processes.run(code).stdout.split()
     assert name == "model-config-size"
     assert int(grown) < 200 << 10  # KiB
 

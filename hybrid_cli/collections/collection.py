@@ -634,7 +634,7 @@ class TextStore:
     def within(self, only: SortedIds) -> TextStore:
         """Return the store in which other documents are unknown."""
         other = copy(self)
-        other.__dict__ |= {"_only": only, "_batches": self._batches, "_ids": self._ids, "_begins": self._begins}
+        other.__dict__ |= {"_only": only, "_columns": self._columns, "_ids": self._ids, "_begins": self._begins}
         return other
 
     def texts(self, docids: pl.Series) -> pl.DataFrame:
@@ -644,19 +644,25 @@ class TextStore:
     def documents(self, docids: pl.Series) -> pl.DataFrame:
         """Return the texts of documents (see `texts`) and, where the corpora have it, their `metadata`: a struct."""
         frame = self._values(docids, {"title": pl.String(), "text": pl.String(), **self.schema})
-        columns = [pl.struct(cs.by_name(*self.schema)).alias("metadata")] if self.schema else []
-        return frame.select("docid", "title", "text", *columns)
+        if not self.schema:
+            return frame
+        return frame.select("docid", "title", "text", pl.struct(cs.by_name(*self.schema)).alias("metadata"))
 
     def _values(self, docids: pl.Series, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
         rows, known = self._ids.find(docids)
         known = known if self._only is None else known & self._only.find(docids)[1]
         batches = np.searchsorted(self._begins, rows, "right") - 1
         at = list(zip(batches.tolist(), (rows - self._begins[batches]).tolist(), known.tolist(), strict=True))
-        values = {
-            name: [self._batches[batch].column(name)[row].as_py() if there else None for batch, row, there in at]
-            for name in schema
-        }
-        return pl.DataFrame({"docid": docids, **values}, schema_overrides=schema)
+        values = [docids.alias("docid")]
+        for name, kind in schema.items():
+            columns = self._columns[name]
+            found = [columns[batch][row].as_py() if there else None for batch, row, there in at]
+            values.append(pl.Series(name, found, kind))
+        return pl.DataFrame(values)
+
+    @cached_property
+    def _columns(self) -> dict[str, list[pa.Array]]:
+        return {name: [batch.column(name) for batch in self._batches] for name in ("title", "text", *self.schema)}
 
     @cached_property
     def schema(self) -> dict[str, pl.DataType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ _ROWS_AT_ONCE = 1 << 16
 _ALIGNED = 256  # vectors that are copied at a time, and stay in the second-level cache
 _FEW = 4  # queries that are searched one by one in a flat index
 _ALLOWED_BLOCK = 1024  # queries per search of a filtered flat index, whose allowed vectors are copied for each block
+_MANY_PAIRS = 64  # per query, which are scored query by query
 _GATHERED = 4  # a product with all vectors takes less time than copying a quarter of them
 _SELECTIVE = 0.1  # share of documents below which those that a filter keeps are scored, whatever the index type
 
@@ -368,6 +370,12 @@ class DenseIndex(Index):
     def scores(self, prepared: Vectors, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the inner product of each pair from the stored vectors; see `Index`."""
         scores = np.empty(len(rows), np.float32)
+        many = _MANY_PAIRS * len(prepared) <= len(rows) <= _ROWS_AT_ONCE and self.info.factory == FLAT
+        if many and (queries[1:] >= queries[:-1]).all():
+            ends = np.searchsorted(queries, np.arange(len(prepared) + 1))
+            for query, (begin, end) in zip(prepared, pairwise(ends), strict=True):  # without a copy of the queries
+                scores[begin:end] = np.einsum("nd,d->n", self._flat[rows[begin:end]], query)
+            return scores
         for mine, vectors in self._stored(rows):
             scores[mine] = np.einsum("nd,nd->n", prepared[queries[mine]], self._scored(vectors))
         return scores

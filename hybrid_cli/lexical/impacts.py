@@ -224,7 +224,7 @@ class Postings:
         """
         try:
             terms = pl.read_parquet(folder / layout.TERMS, columns=["term"], glob=False)["term"]
-            arrays: list[Any] = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
+            arrays: list[Any] = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS]
             _refuse_other_types(dict(zip(_ARRAYS, arrays, strict=True)))
             positions = folder / layout.POSITIONS
             arrays += [np.load(positions, mmap_mode="r") if positions.is_file() else None, None]

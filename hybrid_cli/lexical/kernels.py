@@ -312,26 +312,26 @@ def postings_of(matrix: Any, term: int, part: int, cursor: int) -> Any:
     return first + shift, first_from(matrix.highs, first, end - shift, part + 1) + shift
 
 
-@_inner
-def posting_of(matrix: Any, term: int, row: int) -> int:
-    """Return the posting of a document among those of a term, or -1."""
-    begin, end = postings_of(matrix, term, row >> PART_BITS, matrix.indptr[term])
-    posting = first_from(matrix.lows, begin, end, row & LOW)
-    return posting if posting < end and matrix.lows[posting] == row & LOW else -1
-
-
 @jit
 def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
-    """Return the score of each pair of a query's number and a document's row, [P] float32; 0 without a match."""
+    """Return the score of each pair of a query's number and a document's row, [P] float32; 0 without a match.
+
+    Pairs may be in any order; where the rows of a query ascend, its postings are read once.
+    """
     ends, terms, weights = queries.ends, queries.terms, queries.weights
-    out = np.empty(len(numbers), np.float32)
+    out, cursors = np.empty(len(numbers), np.float32), np.empty(len(terms), np.int64)
+    before, last = -1, -1
     for pair in range(len(numbers)):
-        row, total = documents[pair], 0.0
-        for at in range(ends[numbers[pair]], ends[numbers[pair] + 1]):
-            posting = posting_of(matrix, terms[at], row)
-            if posting >= 0:
+        number, row, total = numbers[pair], documents[pair], 0.0
+        ascends = number == before and row >= last
+        for at in range(ends[number], ends[number + 1]):
+            cursor = cursors[at] if ascends else matrix.indptr[terms[at]]
+            begin, end = postings_of(matrix, terms[at], row >> PART_BITS, cursor)
+            posting = first_from(matrix.lows, max(begin, cursor), end, row & LOW)
+            if posting < end and matrix.lows[posting] == row & LOW:
                 total += share(weights[at], matrix.tfs[posting], matrix.scale, row)
-        out[pair] = np.float32(total)
+            cursors[at] = posting
+        before, last, out[pair] = number, row, np.float32(total)
     return out
 
 

@@ -263,7 +263,7 @@ class Index(ABC):
         hits = pl.concat(index.runs(table, k)) if len(table) else empty()
         shown = hits["passage" if "passage" in hits.columns else "docid"]
         documents = None if self.known is None else self.known.texts(shown)
-        return hits if documents is None else hits.hstack(documents.drop("docid"))
+        return hits if documents is None else hits.hstack(documents.get_columns()[1:])
 
     @named_keywords
     def context(self, query: str, tokens: int = 2000, k: int = 10, filter: str | None = None) -> pl.DataFrame:

@@ -62,39 +62,33 @@ def hits(
     live: Live, texts: Sequence[str], k: int, system: str, condition: str | None, explain: bool
 ) -> list[list[Json]]:
     """Return the hits of queries as the API answers them."""
-    whole = live.search(table_of(texts), k, system, condition)
-    explained = (system, condition) if explain else None
-    return [_hits(live, text, run, explained) for text, run in _by_query(texts, whole)]
-
-
-def _by_query(texts: Sequence[str], frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    parts = {str(qid): part for (qid,), part in frame.partition_by("qid", as_dict=True, maintain_order=True).items()}
-    return [(text, parts.get(str(number), frame.clear())) for number, text in enumerate(texts)]
-
-
-def _hits(live: Live, query: str, run: pl.DataFrame, explained: tuple[str, str | None] | None) -> list[Json]:
-    """Return the hits of a query; `explained` is their system and filter if they are explained."""
+    run = live.search(table_of(texts), k, system, condition)
     known = documents(live, run["passage" if "passage" in run.columns else "docid"])
     sides = [name for name in live.sides if f"{name}_rank" in run.columns]
-    candidates = []
+    candidates: list[list[Json]] = [[] for _ in texts]
     for row, document in zip(run.iter_rows(named=True), known, strict=True):
         candidate: Json = {name: row[name] for name in ("docid", "score", "rank")}
         candidate["doc"] = {name: document[name] for name in ("title", "text", "metadata")}
         candidate["scores"] = {name: row[f"{name}_score"] for name in sides}
         candidate["ranks"] = {name: row[f"{name}_rank"] for name in sides}
         candidate |= {name: row[name] for name in ("probability", "passage") if name in row}
-        candidates.append(candidate)
-    system, condition = explained or (None, None)
-    if system in (live.main, *live.sides) and candidates:
-        tables = _tables(live, query, condition)
-        for candidate in candidates:
-            whole = _explanation(live, query, *tables, candidate["docid"])
-            candidate["explanation"] = whole["explanation"]
-            if system != live.main:
-                number = live.sides.index(system)
-                value = whole["sides"][number]["score"]
-                candidate["explanation"] = whole["explanation"]["details"][number] | {"value": value}
+        candidates[int(row["qid"])].append(candidate)
+    if explain and system in (live.main, *live.sides):
+        for text, hits_of_query in zip(texts, candidates, strict=True):
+            _explain(live, text, hits_of_query, system, condition)
     return candidates
+
+
+def _explain(live: Live, query: str, candidates: list[Json], system: str, condition: str | None) -> None:
+    """Add the explanation of each hit of a column."""
+    tables = _tables(live, query, condition)
+    for candidate in candidates:
+        whole = _explanation(live, query, *tables, candidate["docid"])
+        candidate["explanation"] = whole["explanation"]
+        if system != live.main:
+            number = live.sides.index(system)
+            value = whole["sides"][number]["score"]
+            candidate["explanation"] = whole["explanation"]["details"][number] | {"value": value}
 
 
 def documents(live: Live, docids: pl.Series) -> list[Json]:

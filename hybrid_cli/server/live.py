@@ -223,14 +223,16 @@ class Live:
             InputError: an unknown column, or no condition over known columns.
         """
         if system == self.main and len(self.sides) > 1:
-            return self._within(condition).search(queries, k)
-        if system in self.others:
+            index: Index = self._within(condition)
+        elif system in self.others:
             other = self.others[system]
-            return (other if condition is None else other.within(self._allowed(condition))).search(queries, k)
-        if system not in self.sides:
+            index = other if condition is None else other.within(self._allowed(condition))
+        elif system in self.sides:
+            index = self._within(condition).sides[system]
+        else:
             problem = f"system {system}: unknown; choices: {', '.join(self.systems)}"
             raise InputError(problem, code="unknown-choice", option="system", value=system, choices=self.systems)
-        return self._within(condition).sides[system].search(queries, k)
+        return pl.concat(index.runs(queries, k))
 
     def candidates(self, queries: pl.DataFrame, condition: str | None = None, depth: int | None = None) -> pl.DataFrame:
         """Return the documents that some side returns, in the order of the fused scores.
