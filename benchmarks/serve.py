@@ -121,7 +121,8 @@ def kernels_of(retriever: Retriever, texts: Sequence[str]) -> dict[str, float]:
     assert isinstance(postings, LexicalIndex)
     assert isinstance(vectors, DenseIndex)
     queries = pl.DataFrame({"qid": list(texts), "text": list(texts)})
-    bags, encoded, stored = postings.prepare(queries), vectors.prepare(queries), next(vectors.blocks(1 << 40))
+    bags, encoded = postings.prepare(queries), vectors.prepare(queries)
+    stored = np.array(next(vectors.blocks(1 << 40)))  # aligned, unlike those of the file
     order, bounds = postings.documents.sorted.numbers, postings.impacts.bounds(bags.terms)
     room = np.zeros(len(texts), np.int32), np.empty((len(texts), min(retriever.depth, len(order))), np.uint64)
 
