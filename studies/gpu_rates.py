@@ -101,14 +101,17 @@ def main() -> None:
     rates.add("encode, bf16", encode, sum(map(operations, lengths)), "operations", products)
 
     steps, batch, length = (2, 4, 16) if given.small else (20, 128, 96)
-    pairs = [{"query": text[:2000], "positive": text[-2000:], "negatives": []} for text in texts[: 2 * batch]]
+    some = zip(texts, [*texts[1:], texts[0]], strict=True)
+    triples = [{"query": text[:2000], "positive": text[-2000:], "negatives": [other]} for text, other in some][
+        : 2 * batch
+    ]
     options = {"batch_size": batch, "query_max_len": length, "doc_max_len": length, "dtype": "bf16", "seed": 1}
     for name, more, passes in (("", {}, 3), (", gradient caching", {"chunk_size": max(2, batch // 4)}, 4)):
 
         def trained(steps: int, more: Mapping[str, object] = more) -> float:
-            return rates.seconds(lambda: train(given.model, pairs, max_steps=steps, **options, **more))
+            return rates.seconds(lambda: train(given.model, triples, max_steps=steps, **options, **more))
 
-        amount = passes * 2 * operations(length) * batch * steps
+        amount = passes * 3 * operations(length) * batch * steps
         rates.add(
             f"train-dense, bf16{name}", lambda: trained(2 * steps) - trained(steps), amount, "operations", products
         )
