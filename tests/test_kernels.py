@@ -250,6 +250,36 @@ def test_small_indexes_compile_nothing_and_a_compilation_is_noted(tmp_path: Path
     assert lines() == ["15 False", "15 True", "15 True", ""]  # compiled before
 
 
+INDEXED = """
+import sys
+from hybrid_cli import open_index
+from hybrid_cli.console import heard
+from hybrid_cli.lexical import index as lexical
+from hybrid_cli.stages.index_bm25 import index_bm25
+lexical.FEW_POSTINGS = 0
+_, collection, output, lexical.MANY_POSTINGS = [*sys.argv[:3], int(sys.argv[3])]
+with heard() as notices:
+    if lexical.MANY_POSTINGS:
+        index_bm25(collection, output=output, lucene=False)
+    else:
+        open_index(output).search("salt", 3)
+print("compiling" in [notice.code for notice in notices])
+"""
+
+
+@pytest.mark.heavy
+def test_the_loops_of_a_large_index_are_compiled_when_it_is_built(tiny: Path, tmp_path: Path) -> None:
+    def compiles(most: int, name: str) -> bool:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        words = [sys.executable, "-c", INDEXED, tiny, tmp_path / name, str(most)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()[-1] == "True"
+
+    assert not compiles(1 << 30, "small")
+    assert compiles(1, "large")
+    assert not compiles(0, "large")
+
+
 def test_kernels_read_what_exceeds_the_work_of_numpy_with_the_same_hits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is that of all searches of an index, so the kernels serve one that is open for long."""
     monkeypatch.setattr("hybrid_cli.lexical.index.FEW_POSTINGS", 0)

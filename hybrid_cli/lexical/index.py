@@ -295,6 +295,14 @@ class LexicalIndex(Index):
             list(pool.map(lambda piece: work(*piece), bags.pieces(4 * workers)))
         return counts, best
 
+    def compile(self) -> None:
+        """Compile the loops of a search, if its postings are so many that the first search on this machine would."""
+        postings = self.impacts.postings
+        if 4 * len(postings) >= MANY_POSTINGS:
+            frequent = np.array([int(postings.df.argmax())], np.int32)
+            self._shared.read = MANY_POSTINGS + 1
+            self.keys(Bags(np.array([0, 1]), frequent, np.ones(1, np.float32)), 1, 1)
+
     def _compiled(self, bags: Bags) -> bool:
         """Count the postings of queries, and return whether kernels read them; numpy finds the same bits."""
         if self._shared.read > MANY_POSTINGS:

@@ -83,6 +83,7 @@ def index_bm25(settings: IndexBm25) -> Path:
         index = index.under(*tuning.best) if tuning and tuning.held_out_gain > 0 else index
         _record(work, (index.k1, index.b), tuning, settings.measure)
         counts.update(index.counts())
+        index.compile()
     _report(settings, target, index, tuning, reuse)
     return output
 
