@@ -42,7 +42,7 @@ from hybrid_cli.retrieval.retriever import Retriever
 from hybrid_cli.runs.files import short_names
 from hybrid_cli.runs.groups import documents_of
 from hybrid_cli.runs.index import Allowed, Documents, Hits, Index, Rows, Scores
-from hybrid_cli.runs.tables import SortedIds
+from hybrid_cli.runs.tables import SortedIds, empty
 from hybrid_cli.storage import Kind
 
 FUSED = "hybrid"  # the column of the fusion
@@ -232,7 +232,7 @@ class Live:
         else:
             problem = f"system {system}: unknown; choices: {', '.join(self.systems)}"
             raise InputError(problem, code="unknown-choice", option="system", value=system, choices=self.systems)
-        return pl.concat(index.runs(queries, k))
+        return pl.concat(index.runs(queries, k)) if len(queries) else empty()
 
     def candidates(self, queries: pl.DataFrame, condition: str | None = None, depth: int | None = None) -> pl.DataFrame:
         """Return the documents that some side returns, in the order of the fused scores.
