@@ -271,9 +271,9 @@ print("compiling" in [notice.code for notice in notices])
 def test_the_loops_of_a_large_index_are_compiled_when_it_is_built(tiny: Path, tmp_path: Path) -> None:
     def compiles(most: int, name: str) -> bool:
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-        words = [sys.executable, "-c", INDEXED, tiny, tmp_path / name, str(most)]
+        words = [sys.executable, "-c", INDEXED, str(tiny), str(tmp_path / name), str(most)]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.split()[-1] == "True"
+        return done.stdout.splitlines()[-1] == "True"
 
     assert not compiles(1 << 30, "small")
     assert compiles(1, "large")
