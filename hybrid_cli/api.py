@@ -164,6 +164,7 @@ def open_encoder(
         return opened(str(name), device=device, dtype=dtype)
 
 
+@named_keywords
 def open_collection(path: PathLike) -> Collection:
     """Open a collection that `hybrid prepare` wrote.
 
@@ -186,6 +187,7 @@ def open_collection(path: PathLike) -> Collection:
     return Collection(folder)
 
 
+@named_keywords
 def open_run(path: PathLike) -> pl.DataFrame:
     """Read a run (Parquet, TREC or MS MARCO).
 

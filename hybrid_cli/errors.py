@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import wraps
 from importlib.util import find_spec
-from inspect import Parameter, signature
+from inspect import Parameter, isfunction, signature
 from typing import Any, TypeVar, cast
 
 EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
@@ -174,9 +174,11 @@ def keyword_error(owner: str, keyword: str, known: Iterable[str], code: str = "n
 
 
 def named_keywords(function: Function) -> Function:
-    """Let a function or a class raise `InputError` for an unknown keyword: an error of Python names no nearest one."""
+    """Let a function, or a class and its methods, raise `InputError` for an unknown keyword, with the nearest name."""
     if isinstance(function, type):
-        function.__init__ = named_keywords(function.__init__)  # type: ignore[misc]
+        for name, own in list(vars(function).items()):
+            if isfunction(own) and (name == "__init__" or not name.startswith("_")):
+                setattr(function, name, named_keywords(own))
         return function
     parameters = signature(function).parameters.values()
     known = {each.name for each in parameters if each.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)}

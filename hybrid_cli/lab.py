@@ -231,6 +231,7 @@ def train(model: str | Path = MODEL, data: Any = None, *, method: str = TrainDen
     return trained(model, data, method, options)
 
 
+@named_keywords
 def save(index: Index, path: str | os.PathLike[str]) -> Path:
     """Write an index or a retriever of Python as the commands write it; `open_index` and `open_retriever` open it.
 

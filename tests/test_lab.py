@@ -24,6 +24,7 @@ from hybrid_cli import (
     open_collection,
     open_encoder,
     open_index,
+    open_run,
     over_seeds,
     tune,
 )
@@ -238,6 +239,10 @@ def test_other_bad_input_is_refused(bm25: Any, tiny: Path) -> None:
         (lambda index, **more: index.search("salt", **more), "filters", "filter"),
         (lambda index, **more: index.context("salt", **more), "token", "tokens"),
         (lambda index, **more: index.expanded(**more), "fbdocs", "fb_docs"),
+        (lambda index, **more: index.explain("salt", "a", **more), "queries", "query"),
+        (lambda index, **more: index.score([], [], **more), "pair", "pairs"),
+        (lambda _, **more: BM25().index(DOCUMENTS, **more), "document", "documents"),
+        (lambda _, **more: open_run("a", **more), "paths", "path"),
         (lambda _, **more: tune({"a": OTHER, "b": OTHER}, QRELS, **more), "mesure", "measure"),
         (lambda _, **more: fuse({"a": OTHER, "b": OTHER}, **more), "rrfk", "rrf_k"),
         (lambda _, **more: evaluate(OTHER, QRELS, ["MRR"], **more), "levels", "level"),

@@ -83,6 +83,7 @@ class _Shared:
         return self.documents.sorted.numbers
 
 
+@named_keywords
 class LexicalIndex(Index):
     """BM25 or learned weights over an impact matrix: search, scores of pairs, and the matrix itself.
 
@@ -160,7 +161,6 @@ class LexicalIndex(Index):
         """Return the same index with impacts of eight bits."""
         return self._with(self.impacts.rounded(), self.allowed)
 
-    @named_keywords
     def expanded(
         self, fb_terms: int = FB_TERMS, fb_docs: int = FB_DOCS, fb_weight: float = FB_WEIGHT
     ) -> ExpandedQueries:

@@ -351,7 +351,6 @@ class Retriever(Index):
         ]
         return pl.DataFrame(rows, infer_schema_length=None)
 
-    @named_keywords
     def tune(self, qrels: QrelsLike, queries: QueriesLike | None = None, measure: str = MEASURE) -> Retriever:
         """Return the retriever with the weights that judged queries choose, as `compose --tune` chooses them.
 

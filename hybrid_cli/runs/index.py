@@ -181,6 +181,7 @@ class Known(ABC):
         raise InputError(problem, code="missing-value", option="queries")
 
 
+@named_keywords
 class Index(ABC):
     """Documents that are searched; hits are rows of `documents`.
 
@@ -227,7 +228,6 @@ class Index(ABC):
     def within(self, allowed: Allowed) -> Self:
         """Return the same index whose hits are documents that a filter keeps; everything else is shared."""
 
-    @named_keywords
     def search(
         self, queries: QueriesLike, k: int = 10, filter: str | None = None, min_probability: float | None = None
     ) -> pl.DataFrame:
@@ -265,7 +265,6 @@ class Index(ABC):
         documents = None if self.known is None else self.known.texts(shown)
         return hits if documents is None else hits.hstack(documents.get_columns()[1:])
 
-    @named_keywords
     def context(self, query: str, tokens: int = 2000, k: int = 10, filter: str | None = None) -> pl.DataFrame:
         """Return the best parts of the hits of a query for a prompt, with their neighbors and their places.
 
