@@ -21,7 +21,7 @@ OUT ?= out/clear
 ifneq ($(filter-out 0 1,$(words $(DATA)) $(words $(OUT))),)
 $(error DATA=$(DATA) OUT=$(OUT): make takes no paths with spaces; rename the folder, or run the commands of hybrid)
 endif
-DEMO := DATA=out/demo/pydocs OUT=out/demo PYDOCS='--package numpy --package scipy' LENGTHS='--query-max-len 64 --doc-max-len 64'
+DEMO := DATA=out/demo/pydocs OUT=out/demo PYDOCS='--package scipy' LENGTHS='--query-max-len 64 --doc-max-len 64'
 TABLES := clear ablations roc spar lambda-study static-lambda lite drboost memory-table robustness rerank sparse
 
 # Files of tests share fixtures, and start in the order of tests/conftest.py: the longest first. A process of tests that
@@ -68,7 +68,7 @@ $(TOOLS): $(SETUP)
 	$(PIP) install --no-compile -c constraints.txt -e '.[$(EXTRA),dev]'
 	touch $@
 
-demo: $(SETUP)  ## a hybrid for the docstrings of numpy and scipy, and a report
+demo: $(SETUP)  ## a hybrid for the docstrings of scipy, and a report
 	@$(MAKE) --no-print-directory first $(DEMO)
 	@echo 'Now the model is trained on the errors of BM25, and both hybrids are measured.'
 	@$(MAKE) --no-print-directory trained $(DEMO)

@@ -25,7 +25,6 @@ EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
     "mcp": ("mcp", "mcp_types"),
     "mteb": ("mteb",),
     "office": ("markitdown",),
-    "png": ("vl_convert",),
     "pyterrier": ("pyterrier",),
     "ray": ("ray",),
     "serve": ("prometheus_client", "starlette", "uvicorn"),

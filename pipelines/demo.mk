@@ -6,7 +6,7 @@
 #
 # Made for minutes on two cores: DEMO_STEPS of training, the weights of the last step, one tuning. Studies use the other pipelines.
 
-DEMO_STEPS ?= 40
+DEMO_STEPS ?= 30
 
 first_runs := bm25=$(OUT)/bm25.test.parquet minilm=$(OUT)/before.test.parquet hybrid=$(OUT)/before-hybrid.test.parquet
 trained_runs := $(first_runs) trained=$(OUT)/trained.test.parquet trained-hybrid=$(OUT)/trained-tuned-hybrid.test.parquet

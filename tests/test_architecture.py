@@ -82,7 +82,7 @@ ONLY_IN = {
 APPLICATION = {"settings"}.union(*LAYERS[:5])  # LAYERS[4] is {"artifacts", "commands"}
 LIBRARY = sorted({"inputs", "storage"}.union(*LAYERS[5:9]) - {"cluster", "http_client"})  # the rooms that are folders
 HEAVY = ["torch", "transformers", "faiss", "jnius", "polars", "scipy", "pyserini", "pandas", "sklearn", "numba"]
-HEAVY += ["altair", "jinja2", "vl_convert", "ray"]
+HEAVY += ["altair", "jinja2", "ray"]
 
 
 def named(file: Path) -> str:

@@ -124,7 +124,6 @@ NEEDS = {  # words of a command -> the module whose extra it names, before it do
     "report collection bm25 dense --split test --output out": "tokenizers",
     "judge retriever --queries collection --split test --output out": "tokenizers",
     "compose bm25 dense --tune --qrels collection --split test --output out": "tokenizers",
-    "report collection bm25 --split test --png pictures --output out": "vl_convert",
     "search --index bm25 --query salt --filter docid='1'": "duckdb",
     "prepare files pages --output out": "selectolax",
     "prepare files pages/page.html --output out": "selectolax",

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import struct
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import vl_convert
-from command import Notices, raises, ran, refused
+from command import Notices, raises, ran
 from evaluated import write_run
 from report_study import ATTACK, Study
 
@@ -28,9 +27,9 @@ MEASURES = ["MRR@10", "R@100"]
 
 @pytest.fixture(scope="module")
 def whole(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a report that has every section, `report.html`, and its figures in `figures`."""
+    """Return a folder with a report that has every section, `report.html`."""
     folder = tmp_path_factory.mktemp("whole")
-    report(study.inputs, split="test", output=folder / "report.html", png=folder / "figures")
+    report(study.inputs, split="test", output=folder / "report.html")
     return folder
 
 
@@ -224,18 +223,6 @@ def test_long_curves_keep_their_means() -> None:
     assert thin_curve(curve.head(7), 200)["value"].to_list() == pytest.approx(values[:7].tolist())
 
 
-def test_figures_are_written_as_png(whole: Path) -> None:
-    folder, shown = whole / "figures", Page(whole / "report.html")
-    assert {path.stem for path in folder.glob("*.png")} == set(shown.content["specs"])
-    for path in folder.glob("*.png"):
-        head = path.read_bytes()[:24]
-        width, height = struct.unpack(">II", head[16:24])
-        assert head[1:4] == b"PNG"
-        assert width > 900
-        assert height > 300
-    assert artifacts.read_manifest(folder, Kind.FIGURES).counts["figures"] == len(shown.content["specs"])
-
-
 def test_lists_flag_relevant_documents_and_give_the_ranks_of_others(tiny: Path, tmp_path: Path) -> None:
     hits = ["NA", "null", "1e5", "bm25", "dense", "void", "hamlet", "lungs", "moon landing", "órgãos"]
     first = write_run(tmp_path / "first.parquet", {"001": ["007"], "002": [*hits, "salt"]})
@@ -284,20 +271,6 @@ def test_a_report_is_an_artifact(study: Study, whole: Path, tmp_path: Path, noti
     assert again.read_bytes() == output.read_bytes()
 
 
-def test_png_files_may_be_added_later(tiny: Path, paths: list[Path], tmp_path: Path, notices: Notices) -> None:
-    output, folder = tmp_path / "report.html", tmp_path / "figures"
-    for png in (None, folder, folder):
-        report([tiny, paths[0]], split="test", measure=MEASURES, output=output, png=png)
-    assert notices.count("up-to-date", path=output) == 2
-    assert notices.count("up-to-date", path=folder) == 1
-
-
-@pytest.mark.parametrize("png", ["report.html", "report.html/figures", "."])
-def test_a_page_and_figures_stay_apart(tiny: Path, paths: list[Path], workdir: Path, png: str) -> None:
-    words = ["report", tiny, paths[0], "--split", "test", "--png", png, "--output", "report.html"]
-    refused(*words, problem="replaces-input", option="png", value=png)
-
-
 def test_no_text_ends_a_script_element(whole: Path) -> None:
     html = Page(whole / "report.html").html
     assert ATTACK not in html
@@ -310,7 +283,7 @@ def test_no_text_ends_a_script_element(whole: Path) -> None:
 def test_the_command_accepts_all_options(tiny: Path, paths: list[Path], tmp_path: Path) -> None:
     arguments = [tiny, "--split", "test", *paths, "--complement", "dense", "bm25", "-m", "MRR@10,R@100"]
     output = tmp_path / "report.html"
-    done = ran("report", *arguments, "--output", output, "--png", tmp_path / "png", "--show-queries", 1)
+    done = ran("report", *arguments, "--output", output, "--show-queries", 1)
     assert done.says("written", path="report.html", runs=3)
     assert len(Page(output).with_lists) == 1  # of two queries helped; none is hurt
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from browsing import Tab
 from report_study import ATTACK, HOSTILE_QUERIES, Study
 
+from hybrid_cli.reporting.colours import COLOURS
 from hybrid_cli.stages.report import report
 
 WIDTHS = {"phone": 390, "desktop": 1280}
@@ -127,6 +129,19 @@ def test_all_text_is_escaped(open_page: Callable[..., OpenPage], html: Path) -> 
     assert page.evaluate("window.broken === undefined")
     assert not page.query_selector_all("main img, main svg [onload], main b, main textarea, main script")
     assert page.title() == "a<b>&amp;c, test"
+
+
+def test_a_chart_is_saved_with_its_legend(open_page: Callable[..., OpenPage], html: Path) -> None:
+    page = open_page(html, scheme="dark").page
+    for name, legend in (("recall-by-depth", ["<b>bm25</b>", "dense", "fused"]), ("venn-at-1", [])):
+        with page.expect_download() as saving:
+            page.click(f"[data-save={name}]")
+        assert saving.value.suggested_filename == f"{name}.svg"
+        root = ElementTree.parse(saving.value.path()).getroot()
+        texts = ["".join(each.itertext()) for each in root.iter() if each.tag.endswith("text")]
+        assert float(root.get("width", "0")) > 300
+        assert set(legend) <= set(texts)
+        assert COLOURS["light"]["card"] in "".join(each.get("fill", "") for each in root.iter())
 
 
 def test_hovering_a_dot_shows_its_query(open_page: Callable[..., OpenPage], html: Path) -> None:

@@ -282,7 +282,6 @@ class Report(Writes, Comparison):
         index: Index of a run whose manifest records no index; may be repeated.
         reranked: Folder written by `rerank --depth N,N`, one per first stage: adds quality and cost by rescored hits
             (`name=folder` names it).
-        png: Folder for the figures as PNG files.
     """
 
     command = "report"
@@ -298,7 +297,6 @@ class Report(Writes, Comparison):
     model: Sequence[NameOrPath] = option((), metavar="FOLDER")
     index: Sequence[str] = option((), metavar="RUN=FOLDER", recorded=False)
     reranked: Sequence[NameOrPath] = option((), metavar="FOLDER")
-    png: OptionalPath = option(None)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The content of a page: charts, their PNG files, sections, and HTML with embedded style, data and scripts."""
+"""The content of a page: charts, sections, and HTML with embedded style, data and scripts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal
 
 import altair as alt
@@ -19,13 +18,10 @@ import jinja2
 
 from hybrid_cli.reporting.colours import COLOURS, RUN_COLOURS, Scheme, style_sheet
 from hybrid_cli.reporting.tables import Table
-from hybrid_cli.storage import disk
 
 Rows = Sequence[Mapping[str, Any]]
 
 FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
-_PNG_WIDTH, _PNG_WIDE = 380, 640  # pixels, before scaling
-_PNG_SCALE = 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Figure:
     """A chart with title, caption and legend.
 
     Attributes:
-        name: file name and element of the page; lower case, hyphens.
+        name: element of the page, and file name; lower case, hyphens.
         title: subject of the chart.
         spec: Vega-Lite with data, without configuration.
         caption: how to read the chart.
@@ -177,22 +173,6 @@ def chart_config(scheme: Scheme, *, legend: bool) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------------------------------------------------- PNG
-
-
-def write_png(folder: Path, figures: Iterable[Figure]) -> None:
-    """Write `NAME.png` of each figure, in light colors with a legend."""
-    import vl_convert
-
-    for figure in figures:
-        spec = dict(figure.spec)
-        if spec["width"] == "container":
-            spec["width"] = _PNG_WIDE if figure.wide else _PNG_WIDTH
-        picture = vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE, config=chart_config("light", legend=True))
-        with disk.create(folder / f"{figure.name}.png") as file:
-            file.write(picture)
-
-
 # --------------------------------------------------------------------------------------------------------------- page
 
 _STYLES = ("static/common.css", "static/hits.css", "static/compare.css", "page.css")
@@ -235,7 +215,8 @@ def render(title: str, subtitle: str, summary: Sequence[str], sections: Sequence
     content = {
         "specs": {figure.name: {**figure.spec, "datasets": {}, "description": figure.title} for figure in figures},
         "datasets": {name: rows for figure in figures for name, rows in figure.spec["datasets"].items()},
-        "config": {scheme: chart_config(scheme, legend=False) for scheme in COLOURS},
+        "config": {scheme: chart_config(scheme, legend=False) for scheme in COLOURS}
+        | {"saved": chart_config("light", legend=True)},
     }
     comparison = next((section.comparison for section in sections if section.comparison), None)
     sources = [*([_vega(), _source("page.js")] if figures else []), *([_bundle()] if comparison else [])]

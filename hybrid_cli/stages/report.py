@@ -1,4 +1,4 @@
-"""`report`: write an HTML page that compares runs, and its figures as PNG files."""
+"""`report`: write an HTML page that compares runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid_cli.artifacts.retrievers import user_folder
 from hybrid_cli.commands import Report
 from hybrid_cli.commands.analysis import ACC
 from hybrid_cli.commands.common import NameOrPath
-from hybrid_cli.errors import option_error, refuse_missing
+from hybrid_cli.errors import option_error
 from hybrid_cli.lexical.options import ENGLISH
 from hybrid_cli.reporting import page, sections
 from hybrid_cli.reporting.complement import Texts
@@ -30,17 +30,15 @@ from hybrid_cli.storage import Kind, layout
 
 @stage(Report)
 def report(settings: Report) -> Path:
-    """Write the report of runs as one HTML file, and with `png` its figures.
+    """Write the report of runs as one HTML file.
 
     Returns:
         Path of the page.
 
     Raises:
         InputError: unknown measure, missing file, or unknown run.
-        PackageError: `png` without its extra, or an index whose queries a model encodes without `dense`.
+        PackageError: an index whose queries a model encodes without `dense`.
     """
-    if settings.png is not None:
-        refuse_missing("vl_convert")
     settings = with_searched(settings, settings.output.parent, call)
     plan = EvaluationPlan.of(settings)
     if plan.qrels is not None:
@@ -57,21 +55,11 @@ def report(settings: Report) -> Path:
     inputs |= {f"model {name}": folder for name, folder in curves.items()}
     options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
     options |= {"complement": plan.pair, "baseline": baselines}
-    kinds = {settings.output: Kind.REPORT}
-    if settings.png is not None:
-        kinds[settings.png] = Kind.FIGURES
-        whole, folder = settings.output.resolve(), settings.png.resolve()
-        if whole.is_relative_to(folder) or folder.is_relative_to(whole):
-            reason = f"would contain or replace the page {settings.output}; name another folder"
-            raise option_error("png", settings.png, reason, code="replaces-input", path=settings.png)
-    outputs = [
-        artifacts.open_output(path, kind, "report", inputs=inputs, options=options, overwrite=settings.overwrite)
-        for path, kind in kinds.items()
-    ]
+    output = artifacts.output_of(settings, Kind.REPORT, inputs, options, "report")
     used = reused(plan.runs, plan.qrels)
     for reuse in used:
         reuse.warn()
-    if not all(output.up_to_date for output in outputs):
+    if not output.up_to_date:
         data = find(plan, settings, baselines, texts, [str(reuse) for reuse in used])
         owners = lineage.curve_owners(plan.runs)
         learned = {
@@ -83,9 +71,7 @@ def report(settings: Report) -> Path:
         parts = list(sections.sections(data, learned, held, next(languages, ENGLISH), studies))
         judged, split = judgments(settings), f", {settings.split}" if settings.split else ""
         title = judged.stem if judged.is_file() else user_folder(judged).resolve().name + split
-        for output in outputs:
-            if not output.up_to_date:
-                _write(output, title, data, parts)
+        _write(output, title, data, parts)
     return settings.output
 
 
@@ -122,13 +108,8 @@ def _curves(named: Mapping[str, Path], given: Sequence[NameOrPath]) -> dict[str,
 
 
 def _write(output: Output, title: str, findings: Findings, parts: Sequence[page.Section]) -> None:
-    """Write the page, or the figures."""
+    """Write the page."""
     drawn = [figure for part in parts for figure in part.figures]
-    if output.manifest.kind == Kind.FIGURES:
-        with output.folder(figures=len(drawn)) as (work, _):
-            page.write_png(work, drawn)
-        output.note(f"{len(drawn)} figures", figures=len(drawn))
-        return
     summary, queries = findings.summary, findings.summary.queries(findings.measure)
     count = console.counted(run=len(summary.runs))
     parts = [*parts, sections.provenance_section(output.manifest)]

@@ -30,7 +30,6 @@ class Kind(StrEnum):
     WEIGHTS = "fusion weights"
     RETRIEVER = "retriever"
     REPORT = "report"
-    FIGURES = "figures"
 
     @property
     def phrase(self) -> str:
@@ -60,7 +59,6 @@ _PLURAL = {
     Kind.RERANKED,
     Kind.MEASUREMENTS,
     Kind.WEIGHTS,
-    Kind.FIGURES,
 }
 _NEGATIVE = pa.struct(
     [
