@@ -117,40 +117,25 @@ $(claims)/residual-nll-anneal/manifest.json: $(claims)/errors.parquet
 
 # RoC: the six-layer model. `E0` to `E100` have the weight of the orthogonality of embeddings in their name; `control` has
 # weight 100 and the BM25 vectors of other texts. `I0` to `I50` mask 0 to 50% of the matches, with negatives from BM25's
-# first 20 hits. `X@adversary`: the test queries with synonyms of the words that occur in relevant documents, of WordNet or of
-# our own table. SYNONYMS names another table. verdicts.py compares them with `bm25@adversary`.
+# first 20 hits. `X@adversary`: the queries of the synonym adversary (common.mk). verdicts.py compares them with `bm25@adversary`.
 
 ROC_STEPS ?= 300
-SYNONYMS ?=
 claims_roc_arms := E0 E1 E100 control I0 I15 I50
 claims_roc_attacked := I0 I15 I50
 claims_roc_rows := $(foreach arm,$(claims_roc_arms),$(arm) bm25+$(arm))
 claims_roc_runs := bm25=$(OUT)/bm25.test.parquet \
     $(foreach seed,$(SEEDS),$(foreach row,$(claims_roc_rows),$(row)-$(seed)=$(OUT)/claims/seed-$(seed)/$(row).test.parquet))
-claims_roc_attacked_runs := bm25@adversary=$(OUT)/claims/bm25.adversary.parquet $(foreach seed,$(SEEDS), \
+claims_roc_attacked_runs := bm25@adversary=$(OUT)/bm25.adversary.parquet $(foreach seed,$(SEEDS), \
     $(foreach arm,$(claims_roc_attacked),$(arm)@adversary-$(seed)=$(OUT)/claims/seed-$(seed)/$(arm).adversary.parquet))
 claims_roc_curves := $(foreach seed,$(SEEDS),$(foreach arm,$(claims_roc_arms),$(arm)-$(seed)=$(OUT)/claims/seed-$(seed)/$(arm)))
-claims_adversary := $(OUT)/claims/adversary.parquet
-claims_attacked = $(shell ls $(claims_adversary) 2>/dev/null)
 
-claims-roc: $(SETUP) $(OUT)/bm25.test.parquet $(claims_adversary)  ## RoC's claims on DATA: orthogonality against a control, SEEDS of each (hours)
+claims-roc: $(SETUP) $(OUT)/bm25.test.parquet $(OUT)/bm25.adversary.parquet  ## RoC's claims on DATA: orthogonality against a control, SEEDS of each (hours)
 	$(each_seed)
-	$(evaluate) $(claims_roc_runs) $(if $(claims_attacked),$(claims_roc_attacked_runs)) --measure $(CLAIM_MEASURES) \
+	$(evaluate) $(claims_roc_runs) $(claims_roc_attacked_runs) --measure $(CLAIM_MEASURES) \
 	    --output $(MEASURED)/roc.parquet --overwrite --study over-seeds --roc-against bm25 --baseline bm25+E0
 	@$(CURVES) $(claims_roc_curves) --output $(MEASURED)/roc-curves.csv
 
-claims-roc-seed: $(claims_roc_rows:%=$(claims)/%.test.parquet) \
-    $(if $(claims_attacked),$(OUT)/claims/bm25.adversary.parquet $(claims_roc_attacked:%=$(claims)/%.adversary.parquet))
-
-$(claims_adversary): $(corpus) | $(SETUP)
-	$(HYBRID) perturb $(DATA) --split test --attack synonym-adversary $(addprefix --synonyms ,$(SYNONYMS)) --output $@ --overwrite \
-	    || test $$? -eq 3
-
-$(OUT)/claims/bm25.adversary.parquet: $(bm25) $(claims_adversary)
-	$(HYBRID) search --queries $(claims_adversary) --index $(<D) --output $@ --overwrite
-
-$(claims)/%.adversary.parquet: $(claims)/%-index/manifest.json $(claims_adversary)
-	$(HYBRID) search --queries $(claims_adversary) --index $(<D) --output $@ --overwrite
+claims-roc-seed: $(claims_roc_rows:%=$(claims)/%.test.parquet) $(claims_roc_attacked:%=$(claims)/%.adversary.parquet)
 
 $(claims)/top20.parquet: $(bm25)
 	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) --depth 20 --seed $(SEED) --output $@ --overwrite

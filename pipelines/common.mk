@@ -16,6 +16,8 @@
 #   X-hybrid.test.parquet        run of X-retriever
 #   bm25+rm3.test.parquet        BM25 with RM3
 #   bm25+X.minmax.test.parquet   BM25 and X fused without tuning; also rrf, sum, product
+#   adversary.parquet            test queries with synonyms of the words that occur in relevant documents (RoC, section 4.2.2)
+#   X.adversary.parquet          run of these queries; bm25+X.adversary.parquet: with the weights of bm25+X
 
 SEED ?= 42
 SEEDS ?= 1 2 3
@@ -99,6 +101,23 @@ bm25+%.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet %.weights.
 	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
 
 bm25+%.dev.parquet: $(OUT)/bm25.dev.parquet %.dev.parquet %.weights.json
+	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
+
+# The synonym adversary: synonyms of WordNet, else of hybrid's own table; SYNONYMS names another one.
+
+SYNONYMS ?=
+adversary := $(OUT)/adversary.parquet
+
+$(adversary): $(corpus) | $(SETUP)
+	$(HYBRID) perturb $(DATA) --split test --attack synonym-adversary $(addprefix --synonyms ,$(SYNONYMS)) --output $@ --overwrite
+
+$(OUT)/bm25.adversary.parquet: $(bm25) $(adversary)
+	$(HYBRID) search --queries $(adversary) --index $(<D) --output $@ --overwrite
+
+%.adversary.parquet: %-index/manifest.json $(adversary)
+	$(HYBRID) search --queries $(adversary) --index $(<D) --output $@ --overwrite
+
+bm25+%.adversary.parquet: $(OUT)/bm25.adversary.parquet %.adversary.parquet %.weights.json
 	$(weighted_sum) $(filter %.parquet,$^) --index $(OUT)/bm25,$*-index --weights @$*.weights.json --output $@
 
 bm25+%.minmax.$(TEST).parquet: $(OUT)/bm25.$(TEST).parquet %.$(TEST).parquet

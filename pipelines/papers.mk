@@ -100,8 +100,8 @@ $(papers)/msmarco/source/collection.tsv: | $(SETUP)
 
 clear_make = $(paper_make) DATA=$(msmarco)/data OUT=$(msmarco)/clear CLEAR_RUN=$(msmarco)/clear/ablations/$(seed)/bm25+residual \
     INDEX_BM25='--config dualrm-marco' MINE='--config dualrm-marco' TRAIN='--config dualrm-marco $(STEPS)' TUNE='--config dualrm-marco' \
-    TOP_K=1000 CLEAR_TOP_K=20 CLEAR_TOP_K_LARGE=100 MODEL_LARGE=$(BERT_LARGE) GIVEN_TRIPLES=$(msmarco_triples) RERANKER='$(RERANK_TRAIN)'
-RERANK_TRAIN ?= $(if $(small),--max-length 64 --query-max-len 16 $(FAST) $(ONCE),--max-length 512)
+    TOP_K=1000 CLEAR_TOP_K=20 CLEAR_TOP_K_LARGE=100 MODEL_LARGE=$(BERT_LARGE) GIVEN_TRIPLES=$(msmarco_triples) RERANKER='$(RERANK_TRAIN) $(ONCE)'
+RERANK_TRAIN ?= $(if $(small),--max-length 64 --query-max-len 16 $(FAST),--max-length 512)
 clear_rows := bm25 bm25+rm3 $(if $(DEEPCT)$(small),sparse/deepct sparse/deepct-rm3) \
     $(addprefix ablations/$(seed)/,constant bm25+residual bm25+random bm25+constant $(if $(msmarco_triples),bm25+triples)) \
     $(addprefix rerank/,bm25.pointwise bm25.large clear.pointwise clear.large)
@@ -116,6 +116,8 @@ spar_alone := bm25 sparse/unicoil spar/$(seed)/lambda sparse/unicoil-lambda \
 roc_marco := ROC_TRAIN='$(ONCE)' $(foreach name,INDEX_BM25 MINE,$(name)='--config roc-marco') TUNE='--config roc-marco $(GRID)' TRAIN='--config roc-marco $(STEPS)'
 roc_nq := $(subst roc-marco,roc-nq,$(roc_marco))
 roc_marco_rows := dense bm25+dense bm25+clear bm25+EI
+roc_dualrm = DUALRM_TRAIN='--config dualrm-marco $(STEPS)' DUALRM_MINE='--config dualrm-marco'
+roc_epochs = ROC_TRAIN='$(if $(small),--batch-size 26 $(ONCE))'  # of a sample: three epochs in 24 steps
 
 paper-msmarco: | $(SETUP)
 	$(msmarco_needs)
@@ -124,8 +126,8 @@ paper-msmarco: | $(SETUP)
 	+@$(spar_make) LAMBDA=$(msmarco)/spar/sparse/unicoil-lambda $(spar_bases:%=$(msmarco)/spar/released/%+unicoil-lambda.test.parquet)
 	+@$(if $(WIKI_LAMBDA),$(spar_make) LAMBDA=$(msmarco)/spar/released/wiki-lambda LAMBDA_MODEL=$(firstword $(released_wiki-lambda)) \
 	    $(spar_bases:%=$(msmarco)/spar/released/%+wiki-lambda.test.parquet))
-	+@$(paper_make) $(roc_marco) DATA=$(msmarco)/data OUT=$(msmarco)/roc $(roc_marco_rows:%=$(msmarco)/roc/roc/$(seed)/%.test.parquet) \
-	    $(msmarco)/roc/sparse/sparterm.test.parquet
+	+@$(paper_make) $(roc_marco) $(roc_epochs) $(roc_dualrm) DATA=$(msmarco)/data OUT=$(msmarco)/roc $(patsubst %,$(msmarco)/roc/roc/$(seed)/%.test.parquet,$(roc_marco_rows) bm25+dualrm) \
+	    $(msmarco)/roc/sparse/sparterm.test.parquet $(foreach kind,test adversary,$(msmarco)/roc/bm25.$(kind).parquet $(roc_by_epoch:%=$(msmarco)/roc/roc/$(seed)/bm25+%.$(kind).parquet))
 	+@$(paper_make) $(roc_marco) DATA=$(msmarco)/data OUT=$(msmarco)/roc ROC_NAME=roc-cocondenser MODEL=$(COCONDENSER) \
 	    $(roc_marco_rows:%=$(msmarco)/roc/roc-cocondenser/$(seed)/%.test.parquet)
 	@$(paper_tables)
@@ -160,7 +162,7 @@ nq_make = $(paper_make) DATA=$(nq)/data OUT=$(nq) INDEX_BM25='--config spar-nq' 
 nq_spar = $(nq_make) TRAIN='--config dpr-nq $(STEPS)'
 nq_lite = $(nq_make) LITE_CONFIG='--config lite-nq' DPR_CONFIG='--config dpr-nq' BPR_CONFIG='--config bpr-nq' TRAIN='$(STEPS)' LITE_TRAIN='$(ONCE)' LITE_DIM=32 \
     L_DRBOOST=--no-projection-norm $(if $(small),PRODUCT='--normalize minmax')
-roc_nq_make = $(paper_make) $(roc_nq) DATA=$(nq)/roc/data OUT=$(nq)/roc RERANKER='$(RERANK_TRAIN)'
+roc_nq_make = $(paper_make) $(roc_nq) DATA=$(nq)/roc/data OUT=$(nq)/roc RERANKER='$(RERANK_TRAIN) $(ONCE)'
 dense_rows := lambda dense two init joint sum concat bm25+dense bm25+concat
 lite_systems := dpr dpr32 lite drboost-2
 lite_all := dpr bpr spar dpr32 drboost-2 lite r-drboost-2 l-drboost-2 $(addprefix drboost-,3 4 5 6) $(addsuffix .minmax,$(addprefix bm25+, \
@@ -177,7 +179,7 @@ paper-nq: | $(SETUP)
 	+@$(nq_lite) $(lite_all:%=$(nq)/lite/$(seed)/%.test.parquet)
 	+@$(nq_lite) robustness MEASURED=$(nq)/measured FROM=$(nq)/lite/$(seed) ROBUSTNESS_MEASURES=acc@100 $(if $(small),ATTACKS='char-swap word-deletion word-order-swap') SYSTEMS='bm25 $(lite_systems)' \
 	    HYBRIDS='$(lite_systems:%=bm25+%)'
-	+@$(roc_nq_make) $(roc_all:%=$(nq)/roc/roc/$(seed)/%.test.parquet) $(nq)/roc/sparse/sparterm.test.parquet \
+	+@$(roc_nq_make) $(roc_dualrm) DUALRM_MINE='--config dualrm-marco --answer-filter' $(patsubst %,$(nq)/roc/roc/$(seed)/%.test.parquet,$(roc_all) bm25+dualrm) $(nq)/roc/sparse/sparterm.test.parquet \
 	    $(nq)/roc/sparse/sparterm-i.test.parquet $(nq)/roc/rerank/bm25.pointwise.test.parquet $(nq)/roc/rerank/bm25.masked.test.parquet
 	+@$(roc_nq_make) ROC_NAME=roc-cocondenser MODEL=$(COCONDENSER_WIKI) $(roc_all:%=$(nq)/roc/roc-cocondenser/$(seed)/%.test.parquet)
 	@$(paper_tables)
@@ -293,7 +295,7 @@ $(papers)/robust04/source/folds.json: | $(SETUP)
 $(robust04)/data/manifest.json: $(if $(small),$(robust04)/source/folds.json) | $(SETUP) $(sample_models)
 	$(HYBRID) prepare $(if $(ROBUST04),$(robust_files),irds all=disks45/nocr/trec-robust-2004) --output $(@D) --overwrite
 
-robust_make = $(paper_make) DATA=$(if $(filter command,$(firstword $(origin DATA))),$(DATA),$(robust04)/data) OUT=$(robust04) NO_DEV=1 $(if $(small),PARTS=2) FOLDS='$(ROBUST04_FOLDS)' \
+robust_make = $(paper_make) RERANKER='$(RERANK_TRAIN)' TOP_K=1000 DATA=$(if $(filter command,$(firstword $(origin DATA))),$(DATA),$(robust04)/data) OUT=$(robust04) NO_DEV=1 $(if $(small),PARTS=2) FOLDS='$(ROBUST04_FOLDS)' \
     FOLD_LENGTHS='$(SHORT)' $(foreach name,INDEX_BM25 MINE,$(name)='--config roc-robust04') TUNE='--config roc-robust04 $(GRID)' TRAIN='--config roc-robust04 $(STEPS)' \
     FOLD_ROW=$$row $$(case $$row in cocondenser-*) echo MODEL=$(COCONDENSER);; esac)
 without := --ortho-weight 0 --mask-matches 0
@@ -302,11 +304,14 @@ paper-robust04: | $(SETUP)
 	$(robust_needs)
 	+@for row in dense cocondenser-dense; do $(robust_make) FOLD_LOSS=nll FOLD_OPTIONS='$(without)' cross-validation || exit 1; done
 	+@for row in clear cocondenser-clear; do $(robust_make) FOLD_LOSS=residual-margin FOLD_OPTIONS='--in-batch $(without)' FOLD_INDEX='--index $(robust04)/bm25' cross-validation || exit 1; done
+	+@for row in dualrm; do $(robust_make) FOLD_EXAMPLES=errors FOLD_LOSS=residual-margin MINE='--config dualrm-marco' TRAIN='--config dualrm-marco $(STEPS)' \
+	    FOLD_LENGTHS='$(SHORT)' cross-validation || exit 1; done
 	+@for row in E; do $(robust_make) FOLD_OPTIONS='--mask-matches 0' cross-validation || exit 1; done
 	+@for row in I; do $(robust_make) FOLD_OPTIONS='--ortho-weight 0' FOLD_INDEX= cross-validation || exit 1; done
 	+@for row in EI cocondenser-EI; do $(robust_make) cross-validation || exit 1; done
 	+@for row in sparterm sparterm-i; do $(robust_make) SPARSE_LENGTHS='$(if $(small),,--doc-max-len 512)' \
 	    FOLD_SPARSE="--architecture sparterm $$(case $$row in *-i) echo --mask-matches 0.15;; esac)" cross-validation || exit 1; done
+	+@for row in pointwise masked; do $(robust_make) FOLD_RERANKER="--loss pointwise $$(case $$row in masked) echo --mask-matches 0.15;; esac)" cross-validation || exit 1; done
 	@$(paper_tables)
 
 # TREC-COVID, round 2: the recipe of trec-covid.mk, trained on MS MARCO

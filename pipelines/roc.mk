@@ -4,10 +4,14 @@
 #
 # Rows: `dense` (negative log-likelihood), `clear` (residual margin), `E` (orthogonality of embeddings), `I` (orthogonality of
 # inputs), `EI` (both). All rows use the same examples in the same order, the weights of the last
-# step, and a weight of the sum tuned on dev.
+# step, and a weight of the sum tuned on dev. `dualrm` is CLEAR with examples, batches and settings of its own: DUALRM_MINE and
+# DUALRM_TRAIN; papers.mk has it.
 
 ROC_MEASURES ?= MRR@10,MAP,R@20,R@100,Success@10
 ROC_TRAIN ?= --max-steps 60 --dev-queries 60
+
+DUALRM_MINE ?= $(MINE)
+DUALRM_TRAIN ?= $(TRAIN)
 
 # Several start models below one OUT have names of their own.
 ROC_NAME ?= roc
@@ -46,6 +50,20 @@ $(roc)/I/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 
 $(roc)/EI/manifest.json: $(OUT)/train-$(SEED).parquet $(OUT)/dev.parquet
 	$(roc_train) --loss roc
+
+$(roc)/errors.parquet: $(bm25)
+	$(HYBRID) mine-negatives $(DATA) --split train --index $(<D) $(DUALRM_MINE) --seed $(SEED) --output $@ --overwrite
+
+$(roc)/dualrm/manifest.json: $(roc)/errors.parquet
+	$(train_dense) $< --model $(MODEL) $(DUALRM_TRAIN) $(LENGTHS) --loss residual-margin --seed $(SEED) --output $(@D)
+
+# The model after each epoch, if training keeps it: dense-1, ... (RoC, Figure 5)
+
+ROC_EPOCHS ?= 1 2 3
+roc_by_epoch := $(foreach row,dense clear EI,$(ROC_EPOCHS:%=$(row)-%))
+
+$(roc_by_epoch:%=$(roc)/%-index/manifest.json): $(roc)/%-index/manifest.json: $(foreach row,dense clear EI,$(roc)/$(row)/manifest.json)
+	$(HYBRID) encode $(DATA) --model $(roc)/$(subst -,/epochs/,$*) --output $(@D) --overwrite
 
 # The weight of each sum is tuned for MAP.
 

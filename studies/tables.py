@@ -110,9 +110,9 @@ class Table:
     same: tuple[tuple[str, ...], ...] = ()
 
     @property
-    def measures(self) -> list[str]:
-        """Return the columns, with the counts that RoC is made of."""
-        return [name for column in self.columns for name in ((column, *ROC_PARTS) if column == ROC else (column,))]
+    def expected(self) -> list[str]:
+        """Return the rows that `make COLLECTION` runs: those with published figures, or all where none is printed."""
+        return [row.name for row in self.rows if row.paper] or [row.name for row in self.rows]
 
 
 def _printed(value: float) -> str:
@@ -257,7 +257,7 @@ def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
     """Yield the cells of a table, for the rows with runs; the first such row is the baseline of the tests."""
     rows = [(row, runs) for row in table.rows if (runs := where.runs_of(row))]
     sparse = where.runs_of(Row("BM25", "bm25"))
-    columns = [column for column in table.columns if column not in (ROC, BYTES, LATENCY)]
+    columns = [column for column in table.columns if column not in (ROC, *ROC_PARTS, BYTES, LATENCY)]
     with_roc = ROC in table.columns and bool(sparse)
     if not rows:
         return
@@ -266,7 +266,7 @@ def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
     if pooled and (not pool or len(pool) < len(table.pool)):
         columns, pooled = [each for each in columns if each not in pooled], []
     files = [*(runs for _, runs in rows), *([sparse] if with_roc else [])]
-    measures = [*(each for each in columns if each not in pooled), *([_BEHIND_ROC] if with_roc else [])]
+    measures = list(dict.fromkeys([*(each for each in columns if each not in pooled), *([_BEHIND_ROC] * with_roc)]))
     values = measured(where, name, files, measures) if measures else [{} for _ in files]
     if pooled:
         values = [a | b for a, b in zip(values, measured(where, f"{name}-pool", files, pooled, pool), strict=True)]
@@ -277,7 +277,7 @@ def cells(where: Collection, table: Table, name: str) -> Iterator[Cell]:
             low, high = _interval(own[column], float(own[column].mean()))
             mean, queries = float(own[column].mean()), len(base)
             yield Cell(table.title, row.name, column, mean, low, high, float(min(1.0, p)), queries, runs)
-        if with_roc and "bm25" not in row.run:
+        if with_roc and row.run != "bm25":
             yield from _roc(table, row, runs, own[_BEHIND_ROC], values[-1][_BEHIND_ROC])
 
 
@@ -381,7 +381,7 @@ def difference(table: Table, row: Row, cell: Cell) -> float | None:
 def with_paper(table: Table, found: Sequence[Cell]) -> reporting.Table:
     """Return our figures, the published ones and the differences; rows without a run are named below the table."""
     by_place = {(cell.row, cell.column): cell for cell in found}
-    measures = [name for name in table.measures if any(name == cell.column for cell in found)]
+    measures = [name for name in table.columns if any(name == cell.column for cell in found)]
     present = [row for row in table.rows if any(row.name == cell.row for cell in found)]
     columns = [""]
     for name in measures:
@@ -518,7 +518,7 @@ def check_sample(where: Collection, tables: Sequence[Table]) -> tuple[str, bool]
     for table in tables:
         here = where.below(table)
         runs_of = {row.name: paths for row in table.rows if (paths := rankings(here, table, row))}
-        if absent := [row.name for row in table.rows if row.paper and row.name not in runs_of]:
+        if absent := [name for name in table.expected if name not in runs_of]:
             lines.append(f"{table.title}: without a run: {'; '.join(absent)}: `make {table.collection} SCALE=small`")
         of_ranking: dict[str, list[str]] = {}
         for name, paths in runs_of.items():
@@ -545,10 +545,11 @@ def settings_behind(run: Path) -> str:
 
 
 def _settings(path: Path, stage: str) -> Iterator[str]:
-    places = (path, path.parent) if path.exists() else ()  # a learner of an ensemble is a part of its folder
-    manifest = next((made for place in places if (made := find_manifest(place))), None)
+    places = (path, *path.parents[:2]) if path.exists() else ()  # a learner or an epoch is a part of its encoder
+    place, manifest = next(((place, made) for place in places if (made := find_manifest(place))), (path, None))
+    if manifest is None or place != path:
+        yield f"{stage}>{'part' if manifest else 'model'} {path.name}"
     if manifest is None:
-        yield f"{stage}>model {path.name}"
         return
     yield f"{stage}>{manifest.stage}"
     yield from (f"{stage}>{manifest.stage} {name}={value}" for name, value in manifest.options.items())

@@ -149,6 +149,11 @@ def test_published_settings_are_those_of_the_presets(tmp_path: Path) -> None:
     trained = calls[f"{folder}/msmarco/clear/ablations/seed-1/residual"]
     assert " --model google-bert/bert-base-uncased --config dualrm-marco " in trained
     assert not re.search("--(max-steps|batch-size|lr|query-max-len)", trained)
+    own = calls[f"{folder}/msmarco/roc/roc/seed-1/dualrm"]  # CLEAR with its own examples and batches
+    assert "/errors.parquet " in own
+    assert " --config dualrm-marco " in own
+    sums = [calls[f"{folder}/msmarco/roc/roc/seed-1/bm25+EI-2.{queries}.parquet"] for queries in ("test", "adversary")]
+    assert len({re.sub(r"\S+\.(test|adversary)\.parquet", "RUN", call) for call in sums}) == 1  # index and weights
     calls = outputs(planned("nq", tmp_path, papers=folder))
     for row, config in {"dpr": "dpr-nq", "bpr": "bpr-nq", "dpr32": "lite-nq"}.items():
         assert f" --config {config} " in calls[f"{folder}/nq/lite/seed-1/{row}"]
@@ -214,6 +219,9 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
         "released/",
         "ablations/seed-1/bm25+triples",
         "roc-cocondenser/",
+        *(f"roc/seed-1/bm25+{row}-" for row in ("dense", "clear", "EI")),
+        "roc/seed-1/bm25+dualrm",
+        "bm25.adversary",
         "spar/seed-1/lambda-",
         "lite/seed-1/drboost-6",
         "lite/seed-1/bm25+drboost-6",
@@ -234,8 +242,6 @@ def test_a_path_with_a_space_is_refused(tmp_path: Path) -> None:
 
 def test_claims_are_read_from_rows_of_the_pipelines(tmp_path: Path) -> None:
     """Every row of a claim is a run of its pipeline, and every target writes the learning curves of its arms."""
-    (tmp_path / "out" / "claims").mkdir(parents=True)
-    (tmp_path / "out" / "claims" / "adversary.parquet").touch()
     for name in ("clear", "roc", "lite", "bpr", "lambda"):
         plan = make(f"claims-{name}", tmp_path, SEEDS="1", CLAIM_LITE_MORE=LITE_MORE, CLAIM_LAMBDAS=LAMBDAS).stdout
         (table,) = (line for line in shell_lines(plan) if " evaluate " in line)
