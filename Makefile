@@ -39,7 +39,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-PAPERS := msmarco dl19 nq beir entityquestions robust04 trec-covid
+PAPERS := msmarco dl19 nq odqa beir entityquestions robust04 trec-covid
 CLAIMS := claims-clear claims-roc claims-lite claims-bpr claims-lambda
 .PHONY: help setup demo check lint test test-heavy test-processor hard fuzz bench gpu-test docs dist clean tables tables-page $(TABLES) $(TABLES:=-seed) robustness-attack zero-shot first trained no-labels no-labels-seed prior few-labels \
     $(CLAIMS) $(CLAIMS:=-seed) recommended recommended-seed rerank-depths transfer cross-validation beir-set \

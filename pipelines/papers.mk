@@ -3,6 +3,7 @@
 #   make msmarco [MSMARCO=FOLDER]                DualRM, RoC, SPAR on MS MARCO passage
 #   make dl19 [MSMARCO=FOLDER]                   the same models on the queries of TREC DL 2019
 #   make nq NQ=FOLDER                            DPR, RoC, SPAR, LITE on Natural Questions
+#   make odqa NQ=FOLDER [MSMARCO=FOLDER]         SPAR on NQ, SQuAD, TriviaQA, WebQuestions and CuratedTREC
 #   make beir [BEIR=FOLDER]                      LITE and SPAR on BEIR, without training
 #   make entityquestions NQ=... ENTITYQUESTIONS=FOLDER
 #   make robust04 [ROBUST04=FOLDER]              RoC on Robust04, in five folds
@@ -60,6 +61,8 @@ msmarco: $(how)-msmarco  ## DualRM, RoC and SPAR on MS MARCO passage at publishe
 dl19: $(how)-dl19  ## the models of `make msmarco` on the queries of TREC DL 2019
 
 nq: $(how)-nq  ## DPR, RoC, SPAR and LITE on Natural Questions (NQ=FOLDER) at published settings
+
+odqa: $(how)-odqa  ## SPAR on the five sets of DPR, with the Lambdas of `make nq` and `make msmarco`; weights tuned on dev of each set
 
 entityquestions: $(how)-entityquestions  ## SPAR and LITE on EntityQuestions, with the models of `make nq`: micro and macro means over 24 relations
 
@@ -175,7 +178,7 @@ paper-nq: | $(SETUP)
 	+@$(nq_spar) $(nq)/bm25.test.parquet $(patsubst %,$(nq)/spar/$(seed)/%.test.parquet,$(dense_rows) $(LAMBDA_DIMS:%=lambda-%)) \
 	    $(nq_bases:%=$(nq)/released/%.test.parquet) $(nq_bases:%=$(nq)/released/%+lambda.test.parquet) \
 	    $(if $(DPR),$(nq)/released/bm25+dpr.test.parquet $(nq)/released/bm25+dpr+lambda.test.parquet)
-	+@$(nq_spar) TEST=dev $(nq)/spar/bm25.shuffled.parquet $(foreach row,dense lambda,$(addprefix $(nq)/spar/$(seed)/$(row).,shuffled.parquet dev.parquet))
+	+@$(nq_spar) TEST=dev $(patsubst %,$(nq)/lambda-study/$(seed)/positives%.dev.parquet,1 2 5) $(nq)/spar/bm25.shuffled.parquet $(foreach row,dense lambda,$(addprefix $(nq)/spar/$(seed)/$(row).,shuffled.parquet dev.parquet))
 	+@$(nq_lite) $(lite_all:%=$(nq)/lite/$(seed)/%.test.parquet)
 	+@$(nq_lite) robustness MEASURED=$(nq)/measured FROM=$(nq)/lite/$(seed) ROBUSTNESS_MEASURES=acc@100 $(if $(small),ATTACKS='char-swap word-deletion word-order-swap') SYSTEMS='bm25 $(lite_systems)' \
 	    HYBRIDS='$(lite_systems:%=bm25+%)'
@@ -226,6 +229,72 @@ paper-entityquestions: | $(SETUP)
 	+@$(nq_lite) $(foreach row,dpr32 drboost-2 drboost-5 lite,$(nq)/lite/$(seed)/$(row).test.parquet)
 	+@for relation in $(relations); do \
 	    $(paper_make) DATA=$(eq)/data OUT=$(eq) TEST=$$relation $(eq)/$$relation/measurements.parquet || exit 1; \
+	done
+	@$(paper_tables)
+
+# Five sets of questions on DPR's passages: the splits SET and SET-dev. Weights are tuned on SET-dev. TEST is the set.
+
+odqa := $(papers)/odqa
+odqa_table := $(odqa)/data $(odqa) --collection odqa
+odqa_sets := nq squad1 trivia webquestions curatedtrec
+odqa_needs = $(if $(wildcard $(NQ)/squad1-test.qa.csv)$(small),,$(info $(@:paper-%=%): pass NQ=FOLDER with psgs_w100.tsv biencoder-nq-train.json and, for SET of $(odqa_sets), biencoder-SET-dev.json \
+    SET-test.qa.csv))
+odqa_source := $(if $(small),$(odqa)/source,$(NQ))
+
+$(papers)/odqa/source/squad1-test.qa.csv: | $(SETUP)
+	$(SAMPLE) odqa $(@D)
+
+$(odqa)/data/manifest.json: $(if $(small),$(odqa)/source/squad1-test.qa.csv $(nq)/source/psgs_w100.tsv) | $(SETUP)
+	$(HYBRID) prepare dpr $(NQ)/psgs_w100.tsv $(foreach set,$(odqa_sets),--questions $(set)=$(odqa_source)/$(set)-test.qa.csv \
+	    --training $(set)-dev=$(odqa_source)/biencoder-$(set)-dev.json) --output $(@D) --overwrite
+
+odqa_bm25 := $(nq)/bm25
+odqa_lambda := $(nq)/spar/$(seed)/lambda-index
+odqa_dpr := $(nq)/released/dpr-index
+odqa_dpr+lambda := $(nq)/released/dpr+lambda-index
+odqa_dpr+marco := $(odqa)/dpr+marco-index
+second_dpr+lambda := $(nq)/spar/$(seed)/lambda
+second_dpr+marco := $(msmarco)/spar/spar/$(seed)/lambda
+odqa_alone := bm25 lambda $(if $(DPR),dpr)
+odqa_spar := $(if $(DPR),dpr+lambda dpr+marco)
+odqa_rows := $(foreach row,$(odqa_alone) $(if $(DPR),bm25+dpr) $(odqa_spar),$(row)=$(odqa)/$(row).$(TEST).parquet)
+odqa_dev_rows := $(foreach row,$(odqa_alone),$(row)=$(odqa)/$(row).$(TEST)-dev.parquet)
+
+$(odqa)/marco-index/manifest.json: $(nq)/data/manifest.json
+	$(HYBRID) encode $(nq)/data --model $(second_dpr+marco) --output $(@D) --overwrite
+
+$(odqa)/dpr+marco-index/manifest.json: $(odqa_dpr)/manifest.json $(odqa)/marco-index/manifest.json
+	$(spar_index) --combine concat
+
+$(foreach split,$(TEST) $(TEST)-dev,$(odqa_alone:%=$(odqa)/%.$(split).parquet)): $(odqa)/%.parquet: $(odqa)/data/manifest.json
+	$(HYBRID) search $(DATA) --split $(patsubst .%,%,$(suffix $*)) --index $(odqa_$(basename $*)) --output $@ --overwrite
+
+$(odqa)/bm25+dpr.$(TEST).json: $(odqa)/bm25.$(TEST)-dev.parquet $(odqa)/dpr.$(TEST)-dev.parquet
+	$(weighted_sum) $^ --index $(odqa_bm25),$(odqa_dpr) --qrels $(DATA) --split $(TEST)-dev --tune $(TUNE) --measure $(TUNE_MEASURE) --output $@
+
+$(odqa)/bm25+dpr.$(TEST).parquet: $(odqa)/bm25.$(TEST).parquet $(odqa)/dpr.$(TEST).parquet $(odqa)/bm25+dpr.$(TEST).json
+	$(weighted_sum) $(filter %.parquet,$^) --index $(odqa_bm25),$(odqa_dpr) --weights @$(lastword $^) --output $@
+
+$(odqa_spar:%=$(odqa)/%.$(TEST)-tuned/manifest.json): $(odqa)/%.$(TEST)-tuned/manifest.json: $(odqa)/data/manifest.json
+	$(HYBRID) combine --tune $(DATA) --split $(TEST)-dev $(SPAR_TUNE) --combine concat --index $(odqa_$*) $(firstword $(released_dpr)) $(second_$*) \
+	    --output $(@D) --overwrite
+
+$(odqa_spar:%=$(odqa)/%.$(TEST).parquet): $(odqa)/%.$(TEST).parquet: $(odqa)/%.$(TEST)-tuned/manifest.json
+	$(HYBRID) search $(DATA) --split $(TEST) --index $(odqa_$*) --model $(<D) --output $@ --overwrite
+
+$(odqa)/$(TEST)/measurements.parquet: $(filter %.parquet,$(subst =, ,$(odqa_rows)))
+	$(evaluate) $(odqa_rows) --measure acc@20,acc@100 --output $@ --overwrite
+
+$(odqa)/$(TEST)-dev/measurements.parquet: $(filter %.parquet,$(subst =, ,$(odqa_dev_rows)))
+	$(HYBRID) evaluate $(DATA) --split $(TEST)-dev $(odqa_dev_rows) --measure MRR@10 --overlap-with $< --output $@ --overwrite
+
+paper-odqa: | $(SETUP)
+	$(msmarco_needs)$(odqa_needs)
+	+@$(nq_spar) $(foreach row,$(odqa_alone) $(if $(DPR),dpr+lambda),$(odqa_$(row))/manifest.json)
+	+@$(if $(DPR),$(spar_make) $(second_dpr+marco)/manifest.json)
+	+@$(if $(DPR),$(nq_spar) $(odqa_dpr+marco)/manifest.json)
+	+@for set in $(odqa_sets); do \
+	    $(nq_spar) DATA=$(odqa)/data TEST=$$set $(odqa)/$$set/measurements.parquet $(odqa)/$$set-dev/measurements.parquet || exit 1; \
 	done
 	@$(paper_tables)
 

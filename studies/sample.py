@@ -1,6 +1,6 @@
 """Generated samples in the forms of the papers' collections, for `make COLLECTION SCALE=small`.
 
-    python studies/sample.py msmarco|nq|beir|entityquestions|robust04|trec-covid|model FOLDER
+    python studies/sample.py msmarco|nq|odqa|beir|entityquestions|robust04|trec-covid|model FOLDER
 
 The texts state facts about invented people, towns and works; each question asks for one fact, and one passage has the
 answer. The files have the names and forms of the originals. `model` is a start model or a released encoder: a BERT of
@@ -146,17 +146,34 @@ def nq(folder: Path) -> None:
     """Write DPR's passages, training files and questions with answers."""
     wikipedia(folder)
     for split in ("train", "dev"):
-        records = [
-            {
-                "question": question.text,
-                "answers": [question.answer],
-                "positive_ctxs": [_context(question.passage)],
-                "hard_negative_ctxs": [_context((question.passage + step) % len(PASSAGES)) for step in (1, 4, 9)],
-            }
-            for question in SPLITS[split]
-        ]
-        _lines(folder / f"biencoder-nq-{split}.json", [json.dumps(records)])
-    _lines(folder / "nq-test.qa.csv", ((question.text, [question.answer]) for question in SPLITS["test"]))
+        _training(folder / f"biencoder-nq-{split}.json", SPLITS[split])
+    _asked(folder / "nq-test.qa.csv", SPLITS["test"])
+
+
+def _training(file: Path, questions: Iterable[Question]) -> None:
+    """Write questions with their answers and passages, as DPR's training files."""
+    records = [
+        {
+            "question": question.text,
+            "answers": [question.answer],
+            "positive_ctxs": [_context(question.passage)],
+            "hard_negative_ctxs": [_context((question.passage + step) % len(PASSAGES)) for step in (1, 4, 9)],
+        }
+        for question in questions
+    ]
+    _lines(file, [json.dumps(records)])
+
+
+def _asked(file: Path, questions: Iterable[Question]) -> None:
+    """Write questions with their answers, as DPR's test files."""
+    _lines(file, ((question.text, [question.answer]) for question in questions))
+
+
+def odqa(folder: Path) -> None:
+    """Write the dev and test questions of five sets; the passages are those of NQ."""
+    for place, name in enumerate(("nq", "squad1", "trivia", "webquestions", "curatedtrec")):
+        _training(folder / f"biencoder-{name}-dev.json", QUESTIONS[1 + place :: 28])
+        _asked(folder / f"{name}-test.qa.csv", QUESTIONS[8 + place :: 28])
 
 
 def beir(folder: Path) -> None:
@@ -255,6 +272,7 @@ def model(folder: Path) -> None:
 SAMPLES: dict[str, Callable[[Path], None]] = {
     "msmarco": msmarco,
     "nq": nq,
+    "odqa": odqa,
     "beir": beir,
     "entityquestions": entityquestions,
     "robust04": robust04,

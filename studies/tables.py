@@ -316,7 +316,10 @@ def part_cells(where: Collection, table: Table) -> Iterator[Cell]:
     measures = tuple(dict.fromkeys(measure for _, measure in map(str.split, table.columns)))
     frames = [pl.read_parquet(file, columns=["run"]) for file in files.values()]
     common = set.intersection(*(set(frame["run"]) for frame in frames)) & runs
-    found = aggregate(Evaluate([f"{part}={file}" for part, file in files.items()], measure=measures)).content
+    chosen: dict[str, Any] = (
+        {} if RBO in measures else {"measure": measures}
+    )  # RBO is no option of `evaluate --measure`
+    found = aggregate(Evaluate([f"{part}={file}" for part, file in files.items()], **chosen)).content
     means = {(row["collection"], row["run"], row["measure"]): row["mean"] for row in found["means"]}
     complete = len(found["parts"]) == table.parts
     for row in (row for row in table.rows if row.run in common):
@@ -330,18 +333,22 @@ def part_cells(where: Collection, table: Table) -> Iterator[Cell]:
 
 
 def costs(where: Collection, table: Table, name: str) -> Iterator[Cell]:
-    """Yield bytes per passage of the rows of a table, for the first seed of each; with judgments, also latencies."""
+    """Yield bytes per passage and latencies of the rows of a table, for the first seed of each.
+
+    Questions without judgments are timed on those of dev, if these have some.
+    """
     rows = {row.name: runs[:1] for row in table.rows if (runs := where.runs_of(row))}
     passages = document_count(where.data)
     for row, files in rows.items():
         size = sum(held.size for held in indexes_of(files[0]).values())
         yield Cell(table.title, row, BYTES, size / passages, runs=files)
-    if not rows or where.measured_by_answers:  # `inspect` needs judgments
+    judged = [each for each in (where.split, "dev") if (where.data / f"qrels.{each}.parquet").exists()]
+    if not rows or not judged:  # `inspect` needs judgments
         return
     output = where.out / "tables" / f"{name}-costs.parquet"
     if not output.exists() or set(pl.read_parquet(output)["run"]) != set(rows):
         named = [f"{name}={runs[0]}" for name, runs in rows.items()]
-        inspect(named, memory_table=where.data, split=where.split, output=output, overwrite=True)
+        inspect(named, memory_table=where.data, split=judged[0], output=output, overwrite=True)
     for line in pl.read_parquet(output).iter_rows(named=True):
         yield Cell(table.title, line["run"], LATENCY, line["total p50"], runs=rows[line["run"]])
 

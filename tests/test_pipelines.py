@@ -31,7 +31,7 @@ TARGETS = [
     "recommended",
     *(f"claims-{paper}" for paper in ("clear", "roc", "lite", "bpr", "lambda")),
     "tables-page",
-    *(PAPERS := ["msmarco", "dl19", "nq", "beir", "entityquestions", "robust04", "trec-covid"]),
+    *(PAPERS := ["msmarco", "dl19", "nq", "odqa", "beir", "entityquestions", "robust04", "trec-covid"]),
 ]
 
 
@@ -157,6 +157,17 @@ def test_published_settings_are_those_of_the_presets(tmp_path: Path) -> None:
     calls = outputs(planned("nq", tmp_path, papers=folder))
     for row, config in {"dpr": "dpr-nq", "bpr": "bpr-nq", "dpr32": "lite-nq"}.items():
         assert f" --config {config} " in calls[f"{folder}/nq/lite/seed-1/{row}"]
+
+
+def test_weights_of_spar_are_tuned_on_the_dev_questions_of_each_set(tmp_path: Path) -> None:
+    calls = outputs(planned("odqa", tmp_path, papers=(folder := tmp_path / "papers"), DPR="dpr"))
+    for question_set in ("nq", "squad1", "trivia", "webquestions", "curatedtrec"):
+        for row in ("dpr+lambda", "dpr+marco"):
+            tuned = f"{folder}/odqa/{row}.{question_set}-tuned"
+            assert f" --split {question_set}-dev " in calls[tuned]
+            search = calls[f"{folder}/odqa/{row}.{question_set}.parquet"]
+            assert f" --split {question_set} " in search
+            assert f" --model {tuned} " in search
 
 
 def test_each_system_searches_each_attack_and_hybrids_fuse_the_same_attack(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_a_repeated_call_measures_nothing_and_a_changed_run_is_measured_again(ma
 
 def test_overlap_with_bm25_is_that_of_evaluate(made: Path, out: Path) -> None:
     where = tables.Collection(made / "collection", out, "test")
-    (table,) = (each for each in tables.TABLES if each.title.startswith("SPAR, table 6"))
+    (table,) = (each for each in tables.TABLES if each.title.startswith("SPAR, table 6, overlap with BM25 (NQ"))
     folder = table.rows[0].run.split("seed-")[0]
     (out / folder / "seed-1").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(made / "dense.parquet", out / folder / "seed-1" / "dense.test.parquet")
@@ -243,6 +243,37 @@ def test_means_over_parts_need_all_parts(made: Path, tmp_path: Path) -> None:
         assert cells[0].mean == pytest.approx(value(made / "bm25.parquet", where.data, "MRR@10").mean())
 
 
+def test_overlaps_of_parts_are_those_of_their_runs(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    named = [f"{name}={made / name}.parquet" for name in ("bm25", "dense")]
+    evaluate(
+        [made / "collection", *named],
+        split="test",
+        measure=["MRR@10"],
+        overlap_with=str(made / "bm25.parquet"),
+        output=tmp_path / "a" / "measurements.parquet",
+    )
+    rows = tuple(tables.Row(name, name) for name in ("bm25", "dense"))
+    table = tables.Table("t", "c", "", {"a RBO": None}, rows, 1, 0.005, parts=1)
+    found = {cell.row: cell.mean for cell in tables.part_cells(tables.Collection(made, tmp_path, "test"), table)}
+    judged = collection.read_qrels(made / "collection" / "qrels.test.parquet").select("qid").unique()
+    lists = {name: runs.read_run(made / f"{name}.parquet") for name in found}
+    every = {name: judged.join(rbo(run, lists["bm25"]), on="qid", how="left") for name, run in lists.items()}
+    assert found == {name: pytest.approx(values["value"].fill_null(0).mean()) for name, values in every.items()}
+    assert 0 < found["dense"] < found["bm25"]
+
+
+def test_rows_without_judgments_are_timed_on_the_questions_of_dev(made: Path, out: Path) -> None:
+    row = tables.Row("BM25", "bm25.test.parquet")
+    table = tables.Table("t", "c", "", {tables.BYTES: None, tables.LATENCY: None}, (row,), 1, 0.01)
+    for split in ("test", "unjudged"):
+        (out / "tables").mkdir(exist_ok=True)
+        size, time = tables.costs(tables.Collection(made / "collection", out, split), table, split)
+        assert (size.column, time.column) == (tables.BYTES, tables.LATENCY)
+        assert size.mean > 0
+        assert time.mean > 0
+
+
 def test_questions_without_judgments_are_measured_by_their_answers(here: Path) -> None:
     folder = here / "asked"
     questions = [("salt", ["sodium"]), ("moon", ["tides", "two high tides"]), ("tea", ["price in China"])]
@@ -304,7 +335,7 @@ LOST = {  # table and row: a setting without which the method is another
     ("RoC, tables 3 to 5", "E, dense"): (r"ortho_weight=1(\.0)?", "ortho_weight=0.0"),
     ("LITE, tables 2 and 5", "LITE"): (r"kd_weight=1(\.0)?", "kd_weight=0.0"),
 }
-COLLECTIONS = ["msmarco", "dl19", "nq", "beir", "entityquestions", "robust04", "trec-covid"]
+COLLECTIONS = ["msmarco", "dl19", "nq", "odqa", "beir", "entityquestions", "robust04", "trec-covid"]
 
 
 def make(target: str, folder: Path) -> None:
