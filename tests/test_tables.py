@@ -263,15 +263,16 @@ def test_overlaps_of_parts_are_those_of_their_runs(made: Path, tmp_path: Path) -
     assert 0 < found["dense"] < found["bm25"]
 
 
-def test_rows_without_judgments_are_timed_on_the_questions_of_dev(made: Path, out: Path) -> None:
-    row = tables.Row("BM25", "bm25.test.parquet")
-    table = tables.Table("t", "c", "", {tables.BYTES: None, tables.LATENCY: None}, (row,), 1, 0.01)
-    for split in ("test", "unjudged"):
-        (out / "tables").mkdir(exist_ok=True)
-        size, time = tables.costs(tables.Collection(made / "collection", out, split), table, split)
-        assert (size.column, time.column) == (tables.BYTES, tables.LATENCY)
-        assert size.mean > 0
-        assert time.mean > 0
+def test_rows_without_judgments_are_timed_on_the_questions_of_dev(made: Path, out: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(made / "collection", tmp_path / "data")
+    table = tables.Table("t", "c", "", {tables.LATENCY: None}, (tables.Row("BM25", "bm25"),), 1, 0.01)
+    (out / "tables").mkdir(exist_ok=True)
+    for old, name, columns in (("test", "other", [tables.BYTES]), ("other", "dev", [tables.BYTES, tables.LATENCY])):
+        for kind in ("queries", "qrels"):
+            (data / f"{kind}.{old}.parquet").rename(data / f"{kind}.{name}.parquet")
+        found = list(tables.costs(tables.Collection(data, out, "test"), table, name))
+        assert [cell.column for cell in found] == columns
+        assert all(cell.mean > 0 for cell in found)
 
 
 def test_questions_without_judgments_are_measured_by_their_answers(here: Path) -> None:
