@@ -1,29 +1,35 @@
 """Peak memory of each stage for growing collections of random text, and its growth per document.
 
-python benchmarks/memory.py [--documents 20000,200000] [--folder FOLDER] [--csv FILE] [--plot FILE]
+python benchmarks/memory.py [--documents 20000,200000] [--folder FOLDER] [--csv FILE] [--plot FILE] [--rehearsal]
 
 Words follow Zipf's law, lengths of documents a lognormal distribution with a median of 50 words. Vectors of documents
 are random, with MiniLM's 384 dimensions; the encoder of queries has one layer and reads 8 tokens. Memory is what a
-process cannot share or drop: anonymous pages, without memory-mapped files. With `--folder` and `--csv`, a call resumes
-after an interruption.
+process cannot share or drop: anonymous pages, without memory-mapped files; `resident` has these too. With `--folder`
+and `--csv`, a call resumes after an interruption. `--rehearsal` runs the life of one retriever in place of single
+stages: it is built, served with a filter, updated by 1% of its documents (half replaced, half new), and rolled back.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import altair as alt
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -130,8 +136,32 @@ STAGES = {  # name -> arguments; {n} is the folder of a size
         "inspect a={n}/bm25.parquet b={n}/flat.parquet --memory-table {n}/data --split train --output {n}/table.parquet"
     ),
 }
+REHEARSAL = {  # one after the other
+    "prepare": "prepare files {n}/years.parquet --metadata year --output {n}/life/data",
+    "index-bm25": "index-bm25 {n}/life/data --threads 1 --output {n}/life/bm25",
+    "encode, flat": (
+        "encode {n}/life/data --from-vectors {n}/vectors.npy --model {model} --threads 1 --output {n}/life/dense"
+    ),
+    "compose": "compose {n}/life/bm25 {n}/life/dense --threads 1 --output {n}/life/retriever",
+    "serve": "{n}/life/retriever",
+    "update of 1%": "update {n}/life/retriever --add {n}/changes.parquet --threads 1",
+    "serve after the update": "{n}/life/retriever",
+    "roll back": "update {n}/life/retriever --rollback",
+    "serve after rolling back": "{n}/life/retriever",
+}
+FILTERS = ("", "year >= 2020", "year = 2001")  # about all, a fifth and a twenty-fifth of the documents
 DRAWN = "encode, sparse, drawn weights"  # the stage that runs sparse_stub.py
 SECOND = "encode {n}/data --from-vectors {n}/vectors.npy --model {other} --threads 1 --quiet --output {n}/second"
+COLUMNS = {
+    "stage": pl.String,
+    "documents": pl.Int64,
+    "bytes": pl.Int64,
+    "resident": pl.Int64,
+    "seconds": pl.Float64,
+    "cpu": pl.Float64,
+    "disk": pl.Int64,
+}
+SERVED = 20  # queries per filter
 NEW = 1000  # documents of `update --add` and of `update --remove`
 SCRIPT = "memory.py"
 LIMIT = 8 << 30  # bytes for index and matrix of two million documents
@@ -189,6 +219,17 @@ def write_changes(folder: Path) -> None:
     judged.write_csv(folder / "qrels.tsv", separator="\t", include_header=False)
 
 
+def write_life(folder: Path, count: int) -> None:
+    """Write the documents with a column of years, and the changes: 1% of them, half with ids of other documents."""
+    years = 2000 + pl.int_range(pl.len()) % 25
+    pl.scan_parquet(folder / "data" / "corpus.parquet").with_columns(year=years).sink_parquet(folder / "years.parquet")
+    ids = [f"document-{row * 200}" if row % 2 else f"added-{row}" for row in range(count // 100)]
+    changed = pl.DataFrame(
+        {"docid": ids, "title": "", "text": [text for block in texts(len(ids), 2) for text in block]}
+    )
+    changed.with_columns(year=years).write_parquet(folder / "changes.parquet")
+
+
 def write_vectors(file: Path, count: int) -> None:
     """Write random vectors of documents."""
     values = np.lib.format.open_memmap(file, "w+", np.float32, (count, 384))
@@ -235,10 +276,26 @@ def write_halves(folder: Path) -> None:
         half.write_parquet(folder / f"half-{number}.parquet")
 
 
-def peak(words: Sequence[str], program: Sequence[str] = ("-m", "hybrid_cli")) -> tuple[int, float]:
-    """Run hybrid; return the largest anonymous memory of the process in bytes, and the seconds."""
+class Cost(NamedTuple):
+    """What a process used: peaks of memory in bytes, anonymous and resident; seconds of wall time and of CPU time."""
+
+    bytes: int
+    resident: int
+    seconds: float
+    cpu: float
+
+
+def memory_of(process: int) -> tuple[int, int]:
+    """Return the anonymous memory of a process, and its peak of resident memory, in bytes."""
+    status = Path(f"/proc/{process}/status").read_text().splitlines()
+    found = {line.partition(":")[0]: int(line.split()[1]) for line in status if line.startswith(("RssAnon", "VmHWM"))}
+    return found.get("RssAnon", 0) << 10, found.get("VmHWM", 0) << 10
+
+
+def peak(words: Sequence[str], program: Sequence[str] = ("-m", "hybrid_cli")) -> Cost:
+    """Run hybrid; return what the process used."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    start, largest = time.monotonic(), 0
+    start, largest, before = time.monotonic(), (0, 0), os.times()
     process = subprocess.Popen(
         [sys.executable, *program, *words, "--quiet"],
         env=environment,
@@ -246,16 +303,47 @@ def peak(words: Sequence[str], program: Sequence[str] = ("-m", "hybrid_cli")) ->
         stdout=subprocess.DEVNULL,
     )
     while process.poll() is None:
-        try:
-            status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-        except OSError:
-            break
-        found = [int(line.split()[1]) for line in status if line.startswith("RssAnon")]
-        largest = max([largest, *found])
+        with suppress(OSError):
+            anonymous, resident = memory_of(process.pid)
+            largest = max(largest[0], anonymous), max(largest[1], resident)
         time.sleep(0.02)
     if process.wait():
         raise SystemExit(f"hybrid {' '.join(words)}: exit code {process.returncode}")
-    return largest * 1024, time.monotonic() - start
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return Cost(*largest, time.monotonic() - start, cpu)
+
+
+def served(retriever: Path, queries: Sequence[str]) -> tuple[Cost, list[list[Any]]]:
+    """Serve a retriever and search each query with each filter; return what the server used, and the scored hits."""
+    from serve import Server
+
+    start = time.monotonic()
+    server = Server(retriever)
+    try:
+        print(f"  the server answers after {time.monotonic() - start:.1f} s")
+        largest, hits = 0, list[list[Any]]()
+        for condition in FILTERS:
+            times = []
+            for query in queries:
+                begin = time.perf_counter()
+                address = urlencode({"query": query, "k": 10} | ({"filter": condition} if condition else {}))
+                with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/api/search?{address}") as answer:
+                    hits.append([[hit["docid"], hit["score"]] for hit in json.load(answer)["candidates"]])
+                times.append(1e3 * (time.perf_counter() - begin))
+                largest = max(largest, memory_of(server.process.pid)[0])
+            found = f"{times[0]:.0f} first, {np.median(times[1:]):.0f} median, {max(times[1:]):.0f} most"
+            print(f"  {condition or 'no filter'}: {len(hits[-1])} hits, ms per query: {found}", flush=True)
+        return Cost(largest, memory_of(server.process.pid)[1], time.monotonic() - start, server.cpu), hits
+    finally:
+        server.process.terminate()
+        server.process.wait()
+
+
+def disk(folder: Path) -> int:
+    """Return the bytes of the files of a folder on disk; a file of several names counts once."""
+    known = {(stat.st_dev, stat.st_ino): stat.st_blocks for stat in map(Path.stat, folder.rglob("*"))}
+    return 512 * sum(known.values())
 
 
 def plot(rows: pl.DataFrame, file: Path) -> None:
@@ -282,6 +370,7 @@ def inputs(folder: Path, sizes: Sequence[int]) -> None:
         if not (folder / str(size) / "vectors.npy").exists():
             write_collection(folder / str(size) / "data", size)
             write_changes(folder / str(size))
+            write_life(folder / str(size), size)
             write_vectors(folder / str(size) / "vectors.npy", size)
 
 
@@ -296,20 +385,22 @@ def growth(rows: pl.DataFrame) -> None:
 def main(words: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", default="20000,200000")
-    parser.add_argument("--stages", default=";".join(STAGES), help="names, separated by semicolons")
+    parser.add_argument("--stages", help="names, separated by semicolons; all by default")
+    parser.add_argument("--rehearsal", action="store_true", help="the life of one retriever")
     parser.add_argument("--folder", type=Path, help="keep the inputs and outputs here")
     parser.add_argument("--csv", type=Path, help="write the rows here; those that it has are not measured again")
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args(words)
     sizes = [int(size) for size in arguments.documents.split(",")]
-    rows = pl.DataFrame(schema={"stage": pl.String, "documents": pl.Int64, "bytes": pl.Int64, "seconds": pl.Float64})
+    rows = pl.DataFrame(schema=COLUMNS)
     if arguments.csv and arguments.csv.exists():
-        rows = pl.read_csv(arguments.csv, schema=rows.schema)
+        rows = pl.concat([rows, pl.read_csv(arguments.csv)], how="diagonal_relaxed")
+    stages = REHEARSAL if arguments.rehearsal else STAGES
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or Path(scratch)
         inputs(folder, sizes)
         models = {name: folder / name for name in ("model", "other", "reranker", "sparse")}
-        for size, stage in itertools.product(sizes, arguments.stages.split(";")):
+        for size, stage in itertools.product(sizes, arguments.stages.split(";") if arguments.stages else stages):
             if len(rows.filter(stage=stage, documents=size)):
                 continue
             own = folder / str(size)
@@ -319,13 +410,20 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
                 )
             if stage == "concat-runs":
                 write_halves(own)
-            command = STAGES[stage].format(n=own, **models).split()
-            words = [*command, *(["--overwrite"] if "--output" in command and stage != "judge" else [])]
-            program = [str(Path(__file__).with_name("sparse_stub.py"))] if stage == DRAWN else ["-m", "hybrid_cli"]
-            found, seconds = peak(words, program)
-            row = {"stage": stage, "documents": size, "bytes": found, "seconds": round(seconds, 1)}
-            rows = pl.concat([rows, pl.DataFrame([row], schema=rows.schema)])
-            print(f"{stage:31} {size:>10,} {found / 2**20:8,.0f} MiB {seconds:6.0f} s", flush=True)
+            command, before = stages[stage].format(n=own, **models).split(), disk(own / "life")
+            if stage.startswith("serve"):
+                queries = pl.read_parquet(own / "data" / "queries.train.parquet")["text"].head(SERVED)
+                cost, hits = served(Path(command[0]), queries.to_list())
+                (own / f"{stage}.json").write_text(json.dumps(hits))
+                if stage == "serve after rolling back" and hits != json.loads((own / "serve.json").read_text()):
+                    raise SystemExit("the hits after rolling back differ from those before the update")
+            else:
+                words = [*command, *(["--overwrite"] if "--output" in command and stage != "judge" else [])]
+                program = [str(Path(__file__).with_name("sparse_stub.py"))] if stage == DRAWN else ["-m", "hybrid_cli"]
+                cost = peak(words, program)
+            row = {"stage": stage, "documents": size, **cost._asdict(), "disk": disk(own / "life") - before}
+            rows = pl.concat([rows, pl.DataFrame([row], schema=rows.schema).with_columns(cs.float().round(1))])
+            print(f"{stage:31} {size:>10,} {cost.bytes / 2**20:8,.0f} MiB {cost.seconds:6.0f} s", flush=True)
             if arguments.csv:
                 rows.write_csv(arguments.csv)
     growth(rows)
