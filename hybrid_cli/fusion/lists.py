@@ -129,9 +129,10 @@ class Lists:
         key = ["query", "docid"]
         joined = self._hits(0, first, last)
         for number in range(1, len(self.runs)):
-            more = self._hits(number, first, last)
+            more = self._hits(number, first, last).with_row_index("row")
             both = joined.join(more, on=key, how="left", maintain_order="left")
-            joined = pl.concat([both, more.join(joined, on=key, how="anti", maintain_order="left")], how="diagonal")
+            new = np.delete(np.arange(len(more)), both["row"].drop_nulls().to_numpy())
+            joined = pl.concat([both, more[new]], how="diagonal").drop("row")
         return joined
 
     def _hits(self, number: int, first: int, last: int) -> pl.DataFrame:
