@@ -108,7 +108,7 @@ def table_of_limits(rows: Sequence[Row]) -> str:
 
 
 def _shares(values: Sequence[float]) -> str:
-    least, middle, most = (f"{each(values):.2f}" for each in (min, statistics.median, max))
+    least, middle, most = (f"{each(values):#.2g}" for each in (min, statistics.median, max))
     return f"{middle} ({least} to {most})"
 
 

@@ -30,9 +30,9 @@ class Row:
     script: str
 
     def __str__(self) -> str:
-        least, most = min(self.ratios), max(self.ratios)
+        least, middle, most = (f"{each(self.ratios):#.3g}" for each in (min, statistics.median, max))
         goal = f"; goal {self.goal}" if self.goal else ""
-        return f"{self.task} / {self.peer}: {statistics.median(self.ratios):.2f} ({least:.2f} to {most:.2f}){goal}"
+        return f"{self.task} / {self.peer}: {middle} ({least} to {most}){goal}"
 
 
 def in_turns(
