@@ -22,8 +22,9 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 import altair as alt
@@ -276,7 +277,8 @@ def write_halves(folder: Path) -> None:
         half.write_parquet(folder / f"half-{number}.parquet")
 
 
-class Cost(NamedTuple):
+@dataclass(frozen=True)
+class Cost:
     """What a process used: peaks of memory in bytes, anonymous and resident; seconds of wall time and of CPU time."""
 
     bytes: int
@@ -421,7 +423,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
                 words = [*command, *(["--overwrite"] if "--output" in command and stage != "judge" else [])]
                 program = [str(Path(__file__).with_name("sparse_stub.py"))] if stage == DRAWN else ["-m", "hybrid_cli"]
                 cost = peak(words, program)
-            row = {"stage": stage, "documents": size, **cost._asdict(), "disk": disk(own / "life") - before}
+            row = {"stage": stage, "documents": size, **asdict(cost), "disk": disk(own / "life") - before}
             rows = pl.concat([rows, pl.DataFrame([row], schema=rows.schema).with_columns(cs.float().round(1))])
             print(f"{stage:31} {size:>10,} {cost.bytes / 2**20:8,.0f} MiB {cost.seconds:6.0f} s", flush=True)
             if arguments.csv:
