@@ -186,6 +186,7 @@ def test_vectors_are_those_of_the_transformer(tiny_bert: Path, tmp_path: Path, f
     TransformerEncoder.load(tiny_bert, device="cpu", **form).save(tmp_path / "saved")
     encoder, whole = few(tmp_path / "saved"), open_encoder(tmp_path / "saved", device="cpu")
     np.testing.assert_allclose(one_by_one(encoder), one_by_one(whole), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_queries(FEW_TEXTS), one_by_one(whole), atol=1e-5)
     expected = (whole.fingerprint, whole.dim, whole.truncated, whole.describe())
     assert (encoder.fingerprint, encoder.dim, encoder.truncated, encoder.describe()) == expected
 
@@ -220,14 +221,16 @@ def test_other_forms_and_configurations_are_left_to_the_transformer(
     assert open_few(tmp_path / "saved", {}, None, lambda: open_encoder(tiny_bert)) is None
 
 
-def test_a_live_query_of_a_retriever_imports_nothing_that_compiles_or_trains(tiny: Path, tmp_path: Path) -> None:
+def test_live_queries_of_a_retriever_import_nothing_that_compiles_or_trains(tiny: Path, tmp_path: Path) -> None:
     dense = encode(tiny, model="minilm", output=tmp_path / "dense")
     bm25 = index_bm25(tiny, output=tmp_path / "bm25", lucene=False)
     retriever = compose([bm25, dense], output=tmp_path / "retriever")
     code = """
 import sys
+from hybrid_cli import open_retriever
 from hybrid_cli.stages.search import search_query
 hits = search_query(index=sys.argv[1], query="salt water", hits=3, threads=1)
+many = open_retriever(sys.argv[1]).search([f"salt water {number}" for number in range(32)], k=3)
 print({"torch", "transformers", "numba", "faiss", "scipy"} & set(sys.modules))
 import torch
 print(torch.get_num_threads())

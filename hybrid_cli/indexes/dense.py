@@ -45,7 +45,8 @@ _BEYOND = 16  # hits requested beyond the cut, so that equal scores at the cut a
 _GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
 _ALIGNED = 256  # vectors that are copied at a time, and stay in the second-level cache
-_FEW = 4  # queries that are searched one by one in a flat index
+_FEW, _FEW_OF_SMALL = 4, 32  # queries that are searched by NumPy alone, in any flat index and in a small one: without
+_SMALL = 1 << 15  # (documents) the memory and the import of PyTorch and of compiled loops
 _ALLOWED_BLOCK = 1024  # queries per search of a filtered flat index, whose allowed vectors are copied for each block
 _MANY_PAIRS = 64  # per query, which are scored query by query
 _GATHERED = 4  # a product with all vectors takes less time than copying a quarter of them
@@ -266,20 +267,20 @@ class DenseIndex(Index):
         """Return scores and rows of the best of some rows, exactly."""
         if len(rows) < _SELECTIVE * len(self.docids):
             kept = self._kept
-            if len(queries) <= _FEW:
+            if self._are_few(queries):
                 best = np.stack([_largest(kept @ query, depth) for query in queries])
             else:
                 some = (kept[begin : begin + BLOCK_DOCUMENTS] for begin in range(0, len(rows), BLOCK_DOCUMENTS))
                 best = nearest(queries, some, depth)
             pairs = zip(queries, best, strict=True)
             return np.stack([np.einsum("nd,d->n", kept[mine], query) for query, mine in pairs]), rows[best]
-        if len(queries) > _FEW:
+        if not self._are_few(queries):
             some = (self._flat[rows[begin : begin + BLOCK_DOCUMENTS]] for begin in range(0, len(rows), BLOCK_DOCUMENTS))
             return self._exact(queries, rows[nearest(queries, some, depth)])
         if len(rows) * _GATHERED < len(self.docids):
             vectors = self._flat[rows]
             return self._exact(queries, np.stack([rows[_largest(vectors @ query, depth)] for query in queries]))
-        positions = [_largest(_products(self._flat, query)[rows], depth) for query in queries]
+        positions = [_largest(products[rows], depth) for products in _products(self._flat, queries).T]
         return self._exact(queries, rows[np.stack(positions)])
 
     @cached_property
@@ -313,15 +314,18 @@ class DenseIndex(Index):
             return scores[: len(queries)], rows[: len(queries)]
         if gpus is not None:
             rows = gpus.search(_padded(queries), depth)[1][: len(queries)]
-        elif len(queries) <= _FEW:  # a product of matrices takes the time of a padded block
-            rows = np.stack([_largest(_products(self._flat, query), depth) for query in queries])
+        elif self._are_few(queries):
+            rows = np.stack([_largest(products, depth) for products in _products(self._flat, queries).T])
         else:
             rows = nearest(queries, self.blocks(BLOCK_DOCUMENTS), depth)
         return self._exact(queries, rows)
 
+    def _are_few(self, queries: Vectors) -> bool:
+        return len(queries) <= (_FEW_OF_SMALL if len(self.docids) <= _SMALL else _FEW)
+
     def _exact(self, queries: Vectors, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and rows; the order in which BLAS sums depends on processor and block, and scores must not."""
-        if len(queries) <= _FEW or not _kernel_sums_as_numpy():
+        if self._are_few(queries) or not _kernel_sums_as_numpy():
             pairs = zip(queries, rows, strict=True)
             return np.stack([np.einsum("nd,d->n", self._flat[mine], query) for query, mine in pairs]), rows
         import torch
@@ -478,17 +482,17 @@ def _padded(queries: Vectors) -> Vectors:
     return padded
 
 
-def _products(vectors: Vectors, query: Vectors) -> np.ndarray:
-    """Return the products [n] of vectors and a query.
+def _products(vectors: Vectors, queries: Vectors) -> np.ndarray:
+    """Return the products [n, Q] of vectors and queries.
 
     The vectors in a FAISS file are not aligned: NumPy would copy all of them into memory first.
     """
-    plain, out = vectors.view(np.ndarray), np.empty(len(vectors), np.float32)
+    plain, out = vectors.view(np.ndarray), np.empty((len(vectors), len(queries)), np.float32)
     aligned = np.empty((_ALIGNED, vectors.shape[1]), np.float32)
     for first in range(0, len(plain), _ALIGNED):
         some = plain[first : first + _ALIGNED]
         np.copyto(aligned[: len(some)], some)
-        np.dot(aligned[: len(some)], query, out=out[first : first + len(some)])
+        np.dot(aligned[: len(some)], queries.T, out=out[first : first + len(some)])
     return out
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hybrid_cli.encoders.few_queries import FEW
 from hybrid_cli.threads import ThreadPool
 
 WINDOW = 0.005  # seconds in which further queries may join a batch
-MOST = 32  # queries of a batch
+MOST = FEW  # queries of a batch
 
 
 @dataclass

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from hybrid_cli.artifacts.indexes import group_of, index_kinds, manifests_of, metadata_of, open_texts
+from hybrid_cli.artifacts.indexes import group_of, manifests_of, metadata_of, open_texts
 from hybrid_cli.artifacts.opening import open_index
 from hybrid_cli.artifacts.retrievers import (
     RetrieverFiles,
@@ -33,7 +32,6 @@ from hybrid_cli.commands import SearchOptions
 from hybrid_cli.errors import InputError
 from hybrid_cli.fusion import lists
 from hybrid_cli.fusion.options import HITS
-from hybrid_cli.indexes.options import ENDPOINT_INDEX
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.passages import NO_GROUPS
 from hybrid_cli.retrieval.composed import Grouped, ShardedIndex
@@ -414,9 +412,6 @@ def _files(path: Path) -> RetrieverFiles:
 
 
 def _opened(files: RetrieverFiles, options: SearchOptions) -> Retriever:
-    kinds = [index_kinds(manifest) for shards in files.manifests for manifest in shards]
-    if any("a dense index" in each and ENDPOINT_INDEX not in each for each in kinds):
-        import_module("torch")  # batches of queries need it; the first one would wait for the import
     if is_retriever(files.folder):
         return open_retriever(files, options)
     side = open_index(files.folder, options.changed(group=files.stored.group or NO_GROUPS))

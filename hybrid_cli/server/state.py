@@ -19,7 +19,7 @@ from hybrid_cli.collections import collection as collections
 from hybrid_cli.commands import Serve
 from hybrid_cli.errors import HybridError, InputError, path_error
 from hybrid_cli.server import answers
-from hybrid_cli.server.batching import Batches
+from hybrid_cli.server.batching import MOST, Batches
 from hybrid_cli.server.judging import Judging
 from hybrid_cli.server.live import Engines, Live
 from hybrid_cli.server.security import CONDITION, Refused, read_conditions
@@ -184,8 +184,8 @@ class State:
         queries = self.queries.join(qrels, on="qid", how="semi", maintain_order="left").head(_MOST_JUDGED)
         known = {qid: table for qid, table in self._judged.items() if table["live"] is live}
         new = queries.filter(~pl.col("qid").is_in(list(known)))
-        if len(new):
-            table = live.candidates(new, depth=_JUDGED_DEPTH)
+        for some in new.iter_slices(MOST):
+            table = live.candidates(some, depth=_JUDGED_DEPTH)
             columns = [[f"{name}_{part}" for name in live.sides] for part in ("score", "rank")]
             for (qid,), part in table.partition_by("qid", as_dict=True, maintain_order=True).items():
                 scores, ranks = ([part[name].to_list() for name in names] for names in columns)
