@@ -33,6 +33,7 @@ EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
 }
 PACKAGES = {  # module -> what installs it, where its name does not
     **{module: f"hybrid_cli[{extra}]" for extra, modules in EXTRAS.items() for module in modules},
+    "pytrec_eval": "pytrec-eval-terrier",
     "yaml": "pyyaml",
 }
 

@@ -106,8 +106,8 @@ _TEXTS = (when(measured=ACC, study=_ONE_COLLECTION), when(complement=GIVEN), whe
 class Evaluate(MayWrite, Comparison):
     """Measure runs, with confidence intervals and significance tests.
 
-    Values are those of trec_eval. Means are over all judged queries; a query without hits scores 0. Hits are ordered by
-    the rank column. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, ERR@k, RBP,
+    pytrec_eval computes the binary measures. Means are over all judged queries; a query without hits scores 0. Hits are
+    ordered by the rank column. Measures: MRR@k, nDCG@k, MAP@k, P@k, R@k (recall), Success@k, Rprec, Bpref, ERR@k, RBP,
     Judged@k; acc@k is the share of questions with an answer in the texts of the top k hits. The spellings `recip_rank`,
     `ndcg_cut_10` and `AP(rel=2)` are accepted too.
 

@@ -1,8 +1,13 @@
 """Measures of a run, in the order of the rank column; a query without hits scores 0.
 
-Every measure is an expression over the judged documents of a query, and has the bits of trec_eval's, of which the tests
-compare all. A grade below the lowest relevant one is not relevant, and a negative one means "not judged" (Bpref). A new
-measure is one entry of `FAMILIES`, here or in another package (docs/extending.md).
+pytrec_eval computes the binary measures. trec_eval counts documents in an array with an entry for every grade up to
+the highest: a grade below -1 writes outside of it, and a large one fills the memory. It therefore receives a 1 for a
+relevant document, a 0 for any other judged one, and a -1 for a negative grade, which means "not judged" in trec_eval;
+and only queries with a relevant document, as every binary measure of the others is 0. It uses neither ids nor scores
+otherwise: each query is passed with its number, and each hit with its rank as id and minus its rank as score. Scores
+never tie, trec_eval's tie rule (docid descending) never applies, and all queries share a few dictionaries. nDCG, which
+uses the grades themselves, is computed here. A new measure is one entry of `FAMILIES`, here or in another package
+(docs/extending.md).
 """
 
 from __future__ import annotations
@@ -10,14 +15,17 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pytrec_eval
 
 from hybrid_cli import console, plugins
 from hybrid_cli.collections.collection import read_qrels
@@ -39,11 +47,12 @@ class MeasureFamily:
     """One measure at any cutoff: an entry of `FAMILIES`.
 
     Attributes:
-        whole, cut: names without and with a cutoff; "" where the measure does not exist.
+        whole, cut: trec_eval's names without and with a cutoff; "" where the measure does not exist.
         aliases: other spellings, in lower case.
         graded: the measure has no lowest relevant grade.
-        compute: expression over the judged documents of one query in the order of position; None for one that is not
-            of judgments. Columns: relevance, position, and those of `_with_gains`.
+        compute: expression over the judged documents of one query in the order of position, for a measure that
+            trec_eval does not have or cannot compute for every grade. Columns: relevance, position, and those of
+            `_with_gains`.
     """
 
     whole: str = ""
@@ -73,70 +82,7 @@ def as_family(name: str, added: Any) -> MeasureFamily:
 
 def share_judged(measure: Measure) -> pl.Expr:
     """Return the judged fraction of the top k places; an empty place is not judged."""
-    return _in_top(measure).sum() / _places(measure)
-
-
-def reciprocal_rank(measure: Measure) -> pl.Expr:
-    """Return 1/r of the first relevant document (MRR)."""
-    return (1 / pl.col("position").filter(_retrieved(measure)).min()).fill_null(0.0)
-
-
-def average_precision(measure: Measure) -> pl.Expr:
-    """Return the mean of the precision at each relevant document (MAP)."""
-    hit = _retrieved(measure)
-    return _of_relevant(_in_sequence(pl.when(hit).then(hit.cum_sum() / pl.col("position")).otherwise(0.0)), measure)
-
-
-def precision(measure: Measure) -> pl.Expr:
-    """Return the relevant fraction of the top k places (P)."""
-    return _retrieved(measure).sum() / _places(measure)
-
-
-def recall(measure: Measure) -> pl.Expr:
-    """Return the fraction of the relevant documents in the top k (R)."""
-    return _of_relevant(_retrieved(measure).sum(), measure)
-
-
-def success(measure: Measure) -> pl.Expr:
-    """Return 1 if the top k have a relevant document (Success)."""
-    return _retrieved(measure).any()
-
-
-def r_precision(measure: Measure) -> pl.Expr:
-    """Return the recall in as many places as there are relevant documents (Rprec)."""
-    within = (pl.col("position") <= _is_relevant(measure).sum()).fill_null(False)
-    return _of_relevant((within & _is_relevant(measure)).sum(), measure)
-
-
-def binary_preference(measure: Measure) -> pl.Expr:
-    """Return the mean over the relevant documents of 1 - min(n, R) / min(N, R) (Bpref).
-
-    R is the number of relevant documents, N that of documents judged not relevant, n that of those with a better rank.
-    """
-    other, relevant = ~_is_relevant(measure) & (pl.col("relevance") >= 0), _is_relevant(measure).sum()
-    better, all_others = (pl.min_horizontal(each, relevant) for each in (other.cum_sum(), other.sum()))
-    share = pl.when(better > 0).then(1 - better / all_others).otherwise(1.0)
-    return _of_relevant(_in_sequence(pl.when(_retrieved(measure)).then(share).otherwise(0.0)), measure)
-
-
-def _is_relevant(measure: Measure) -> pl.Expr:
-    return pl.col("relevance") >= measure.level
-
-
-def _retrieved(measure: Measure) -> pl.Expr:
-    """Select the relevant documents in the top k, or in the whole list."""
-    return _in_top(measure) & _is_relevant(measure)
-
-
-def _places(measure: Measure) -> pl.Expr:
-    """Return k per query: polars divides by a literal with other bits than trec_eval."""
-    return pl.len().clip(measure.cutoff, measure.cutoff)
-
-
-def _of_relevant(count: pl.Expr, measure: Measure) -> pl.Expr:
-    """Divide by the number of relevant documents; 0 without any."""
-    relevant = _is_relevant(measure).sum()
-    return pl.when(relevant > 0).then(count / relevant).otherwise(0.0)
+    return (pl.col("position") <= (measure.cutoff or 0)).sum() / (measure.cutoff or 1)
 
 
 def normalized_gain(measure: Measure) -> pl.Expr:
@@ -163,8 +109,9 @@ def expected_reciprocal_rank(measure: Measure) -> pl.Expr:
 
 def rank_biased_precision(measure: Measure) -> pl.Expr:
     """Return (1 - p) sum p^(r-1) over the relevant documents (RBP)."""
+    relevant = _in_top(measure) & (pl.col("relevance") >= measure.level)
     weight = pl.lit(measure.p).pow(pl.col("position").fill_null(1) - 1)
-    return (1 - measure.p) * pl.when(_retrieved(measure)).then(weight).otherwise(0.0).sum()
+    return (1 - measure.p) * pl.when(relevant).then(weight).otherwise(0.0).sum()
 
 
 def _in_top(measure: Measure) -> pl.Expr:
@@ -175,14 +122,14 @@ def _in_top(measure: Measure) -> pl.Expr:
 
 MRR, ACCURACY, RBP, SUCCESS = "MRR", "acc", "RBP", "Success"
 _BUILT_IN: dict[str, MeasureFamily] = {
-    MRR: MeasureFamily("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank"), compute=reciprocal_rank),
+    MRR: MeasureFamily("recip_rank", "recip_rank", ("rr", "recip_rank", "reciprocal_rank")),
     "nDCG": MeasureFamily("ndcg", "ndcg_cut", ("ndcg_cut",), graded=True, compute=normalized_gain),
-    "MAP": MeasureFamily("map", "map_cut", ("ap", "map_cut"), compute=average_precision),
-    "P": MeasureFamily("", "P", ("precision",), compute=precision),
-    "R": MeasureFamily("", "recall", ("recall",), compute=recall),
-    SUCCESS: MeasureFamily("", "success", ("hit_rate", "hitrate"), compute=success),
-    "Rprec": MeasureFamily("Rprec", "", ("r-precision",), compute=r_precision),
-    "Bpref": MeasureFamily("bpref", "", compute=binary_preference),
+    "MAP": MeasureFamily("map", "map_cut", ("ap", "map_cut")),
+    "P": MeasureFamily("", "P", ("precision",)),
+    "R": MeasureFamily("", "recall", ("recall",)),
+    SUCCESS: MeasureFamily("", "success", ("hit_rate", "hitrate")),
+    "Rprec": MeasureFamily("Rprec", "", ("r-precision",)),
+    "Bpref": MeasureFamily("bpref", ""),
     "ERR": MeasureFamily("err", "err_cut", graded=True, compute=expected_reciprocal_rank),
     RBP: MeasureFamily("rbp", "rbp_cut", compute=rank_biased_precision),
     "Judged": MeasureFamily("", "judged", graded=True, compute=share_judged),
@@ -206,6 +153,14 @@ class Measure:
     cutoff: int | None
     level: int
     p: float = PERSISTENCE
+
+    @property
+    def trec_name(self) -> str:
+        """Return trec_eval's name; its reciprocal rank has no cutoff."""
+        family = FAMILIES[self.family]
+        if self.cutoff is None or self.family == MRR:
+            return family.whole
+        return f"{family.cut}_{self.cutoff}"
 
 
 def parse_measures(names: Iterable[str], level: int = 1) -> list[Measure]:
@@ -362,17 +317,20 @@ def _deepest(wanted: Sequence[Measure]) -> int | None:
 
 def _values(judged: pl.DataFrame, wanted: Sequence[Measure]) -> pl.DataFrame:
     """Return measure, qid, value from the judged documents and their positions."""
-    qids = judged.select(pl.col("qid").unique(maintain_order=True))
+    qids = judged["qid"].unique(maintain_order=True)
+    columns: dict[Measure, Sequence[float] | pl.Series] = dict(_trec_values(judged, qids, wanted))
     judged = _with_gains(judged).sort("position", nulls_last=True)
-    frames = []
     for measure in wanted:
-        compute = FAMILIES[measure.family].compute
-        assert compute is not None  # acc@k is refused before
-        with plugins.calling("measures", measure.family):
-            values = judged.group_by("qid").agg(value=compute(measure).cast(pl.Float64))
-        named = qids.join(values, on="qid", how="left", maintain_order="left")
-        frames.append(named.select(pl.lit(measure.name).alias("measure"), "qid", "value"))
-    return pl.concat(frames).cast(_SCHEMA)  # type: ignore[arg-type]
+        if compute := FAMILIES[measure.family].compute:
+            with plugins.calling("measures", measure.family):
+                values = judged.group_by("qid").agg(value=compute(measure).cast(pl.Float64))
+            columns[measure] = qids.to_frame().join(values, on="qid", how="left", maintain_order="left")["value"]
+    frames = [pl.DataFrame({"qid": qids, "value": columns[measure]}) for measure in wanted]
+    named = [
+        frame.select(pl.lit(measure.name).alias("measure"), "qid", pl.col("value").cast(pl.Float64))
+        for measure, frame in zip(wanted, frames, strict=True)
+    ]
+    return pl.concat(named).cast(_SCHEMA)  # type: ignore[arg-type]
 
 
 def _with_gains(judged: pl.DataFrame) -> pl.DataFrame:
@@ -453,6 +411,68 @@ def judged_hits(hits: pl.DataFrame, qrels: pl.DataFrame) -> pl.DataFrame:
         problem = f"document {docid} occurs more than once for query {qid} in the run or the qrels; keep one"
         raise InputError(problem, code="duplicate-id", id=docid, query=qid)
     return judged
+
+
+def _trec_values(
+    judged: pl.DataFrame, qids: pl.Series, measures: Sequence[Measure]
+) -> Iterator[tuple[Measure, list[float]]]:
+    """Yield each measure with the values of all queries; one pass of pytrec_eval per relevance level."""
+    trec = sorted((m for m in measures if FAMILIES[m.family].compute is None), key=attrgetter("level"))
+    if not trec:
+        return
+    named = _with_names(judged)
+    for level, group in groupby(trec, key=attrgetter("level")):
+        wanted = list(group)
+        numbers, qrels, run = _stand_ins(named, level)
+        evaluator = pytrec_eval.RelevanceEvaluator(qrels, {m.trec_name for m in wanted})
+        results = evaluator.evaluate(run)
+        for measure in wanted:
+            name = measure.trec_name
+            values = {qid: results[number][name] for qid, number in numbers.items()}
+            yield measure, _cut([values.get(qid, 0.0) for qid in qids], measure)
+
+
+def _cut(values: list[float], measure: Measure) -> list[float]:
+    """Apply the cutoff of MRR@k: the reciprocal rank if the rank is at most k, else 0."""
+    if measure.family != MRR or measure.cutoff is None:
+        return values
+    return [value if value >= 1 / measure.cutoff else 0.0 for value in values]
+
+
+def _with_names(judged: pl.DataFrame) -> pl.DataFrame:
+    """Add `name`, the position as text; "-7" for a document that was not retrieved."""
+    name = pl.coalesce(pl.col("position"), -1 - pl.int_range(pl.len(), dtype=pl.Int64)).cast(pl.String)
+    return judged.select("qid", "relevance", "position", name=name)
+
+
+Grades = dict[str, dict[str, int]]
+Scores = dict[str, dict[str, float]]
+
+
+def _stand_ins(named: pl.DataFrame, level: int) -> tuple[dict[str, str], Grades, Scores]:
+    """Return the queries with a relevant hit, each with its number, and qrels and run for pytrec_eval.
+
+    A run is cut soon after its last judged hit: unjudged hits below it change no measure.
+    """
+    grade = pl.when(pl.col("relevance") >= level).then(1).when(pl.col("relevance") >= 0).then(0).otherwise(-1)
+    queries = (
+        named.with_columns(grade=grade)
+        .group_by("qid", maintain_order=True)
+        .agg("name", "grade", pl.max("position"), any=((pl.col("grade") == 1) & pl.col("position").is_not_null()).any())
+        .filter("any")
+    )
+    numbers: dict[str, str] = {}
+    qrels: Grades = {}
+    run: Scores = {}
+    prefixes: dict[int, dict[str, float]] = {}
+    for number, (qid, names, grades, last, _) in enumerate(queries.iter_rows()):
+        number_text = numbers[qid] = str(number)
+        qrels[number_text] = dict(zip(names, grades, strict=True))
+        length = 1 << (last - 1).bit_length()
+        if length not in prefixes:
+            prefixes[length] = {str(rank): -float(rank) for rank in range(1, length + 1)}
+        run[number_text] = prefixes[length]
+    return numbers, qrels, run
 
 
 def coverage(run: pl.DataFrame, asked: pl.Series) -> dict[str, int]:
