@@ -376,8 +376,7 @@ class Export(Writes):
     with BM25, and with the vectors of `--dense`; of a retriever also its fusion in the words of the engine, with what
     the engine computes differently. `anserini`: the weights of a lexical index as JSON lines, for Anserini's
     impact search; of BM25 and DeepCT the counts, for its BM25. `folder`: a retriever with its indexes, encoders and
-    texts, which opens on another machine. A retriever has the formats of its indexes too; its fusion is written to
-    `fusion.json`.
+    texts, which opens on another machine.
 
     Attributes:
         path: A run, qrels, an encoder, an index or a retriever.

@@ -92,18 +92,14 @@ def export(settings: Export) -> Path:
     inputs: dict[str, Path | artifacts.Named] = {"artifact": artifact}
     names = ("collection", "dense", "qrels", "measurements")
     inputs |= {name: given for name in names if (given := getattr(settings, name)) is not None}
-    compare = settings.output.is_dir() == (settings.form not in _FILES or kind == Kind.RETRIEVER)
+    compare = settings.output.is_dir() == (settings.form not in _FILES)
     options, stage_name = settings.recorded(artifact=kind.phrase), f"export {settings.form}"
     output = artifacts.output_of(settings, kind, inputs, options, stage_name, foreign=True, compare=compare)
     write = _write_retriever if kind == Kind.RETRIEVER else _writers()[kind, settings.form]
     with output.scratch() as scratch:
         count = write(path, scratch, settings)
     output.note(count)
-    if kind == Kind.RETRIEVER and settings.form in FORMATS:
-        for name in _exported_indexes(RetrieverFiles.read(path), settings.form):
-            _note_opening(output.path / name, settings.form)
-    else:
-        _note_opening(output.path, settings.form, _TREC.get(kind, ""))
+    _note_opening(output.path, settings.form, _TREC.get(kind, ""))
     if kind == Kind.RETRIEVER:
         console.note(f"  Method, weights and depth of the fusion: {output.path / FUSION}", code="fusion-written")
     if settings.form in _MODELS and (folder := path / layout.CONTRACT).is_file():
@@ -127,11 +123,13 @@ def _note_opening(output: Path, form: str, trec: str = "") -> None:
 def _formats(path: Path, kind: Kind) -> list[str]:
     """Return the formats of an artifact; search engines have none for learned weights."""
     if kind == Kind.RETRIEVER:
-        files = RetrieverFiles.read(path)
-        forms = dict.fromkeys(form for _, form in _writers())
-        return [*(form for form in forms if _exported_indexes(files, form)), FOLDER]
-    learned = kind == Kind.LEXICAL_INDEX and "encoder" in artifacts.read_manifest(path, kind).counts
+        return [*(ENGINES if _fits_engines(RetrieverFiles.read(path)) else ()), FOLDER]
+    learned = kind == Kind.LEXICAL_INDEX and _is_learned(path)
     return [form for known, form in _writers() if known == kind and not (learned and form not in FORMATS)]
+
+
+def _is_learned(lexical: Path) -> bool:
+    return "encoder" in artifacts.read_manifest(lexical, Kind.LEXICAL_INDEX).counts
 
 
 def _kind(path: Path) -> Kind:
@@ -320,51 +318,36 @@ def _write_documents(path: Path, scratch: Path, settings: Export) -> str:
     return export_indexes(path, {"vector": settings.dense} if settings.dense else {}, None, scratch, settings)[0]
 
 
-def _exported_indexes(files: RetrieverFiles, form: str) -> dict[str, Path]:
-    """Return name -> index of a retriever with a format; empty if a search engine cannot take all of them."""
-    of_engine = form in ENGINES  # a dense index goes with a lexical one
-    names = zip(short_names(files.indexes), files.indexes, files.manifests, strict=True)
-    named = {
-        name.replace("/", "-"): index
-        for name, index, (first, *others) in names
-        if not others and (form in _formats(index, first.kind) or (of_engine and first.kind == Kind.DENSE_INDEX))
-    }
-    if not of_engine:
-        return named
-    return named if len(named) == len(files.indexes) and len(files.of_kind(Kind.LEXICAL_INDEX)) == 1 else {}
+def _fits_engines(files: RetrieverFiles) -> bool:
+    """Return whether a search engine takes the indexes of a retriever: one of BM25 and dense ones, without shards."""
+    lexical, dense = files.of_kind(Kind.LEXICAL_INDEX), files.of_kind(Kind.DENSE_INDEX)
+    whole = all(len(shards) == 1 for shards in files.manifests)
+    fits = whole and len(lexical) == 1 and len(dense) + 1 == len(files.indexes)
+    return fits and not _is_learned(lexical[0])
 
 
 def _write_retriever(path: Path, scratch: Path, settings: Export) -> str:
-    """Write the indexes of a retriever, in a folder with its fusion."""
-    files = RetrieverFiles.read(path)
-    indexes = _exported_indexes(files, settings.form)
-    scratch.mkdir()
-    if settings.form in ENGINES:
-        from hybrid_cli.exports.comparison import loss_in_words, vectors_of
-        from hybrid_cli.exports.export import export_indexes
+    """Write the documents and the fusion of a retriever for a search engine."""
+    from hybrid_cli.exports.comparison import loss_in_words, vectors_of
+    from hybrid_cli.exports.export import export_indexes
 
-        (lexical,), vectors = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
-        count, engine = export_indexes(lexical, vectors, files, scratch, settings)
-        if (loss := engine.get("loss")) is not None:
-            console.note(f"export: {loss_in_words(loss, settings.form)}", code="engine-loss", **loss)
-        parts = {index: name for name, index in vectors.items()} | {lexical: ENGINES[settings.form].lexical}
-    else:
-        folders = {
-            name: _writers()[artifacts.read_manifest(index).kind, settings.form](index, scratch / name, settings)
-            for name, index in indexes.items()
-        }
-        count, engine = "; ".join(f"{name}: {text}" for name, text in folders.items()), {}
-        parts = {index: name for name, index in indexes.items()}
-    fusion = _fusion(files, parts) | ({"engine": engine} if engine else {})
+    files = RetrieverFiles.read(path)
+    (lexical,), vectors = files.of_kind(Kind.LEXICAL_INDEX), vectors_of(files)
+    scratch.mkdir()
+    count, engine = export_indexes(lexical, vectors, files, scratch, settings)
+    if (loss := engine.get("loss")) is not None:
+        console.note(f"export: {loss_in_words(loss, settings.form)}", code="engine-loss", **loss)
+    written = {index: name for name, index in vectors.items()} | {lexical: ENGINES[settings.form].lexical}
+    fusion = _fusion(files, written) | ({"engine": engine} if engine else {})
     disk.write_text(scratch / FUSION, json.dumps(fusion, indent=2) + "\n")
     return count
 
 
-def _fusion(files: RetrieverFiles, parts: Mapping[Path, str]) -> dict[str, Any]:
-    """Return the fusion of a retriever, and for each index its kind and the field or folder that was written."""
+def _fusion(files: RetrieverFiles, written: Mapping[Path, str]) -> dict[str, Any]:
+    """Return the fusion of a retriever, and for each index its kind and the field that was written."""
     rows = zip(short_names(files.indexes), files.manifests, files.stored.weights, files.indexes, strict=True)
     indexes = [
-        {"name": name, "kind": str(shards[0].kind), "weight": weight, "written": parts.get(index)}
+        {"name": name, "kind": str(shards[0].kind), "weight": weight, "written": written[index]}
         for name, shards, weight, index in rows
     ]
     return {**{name: getattr(files.stored, name) for name in _FUSION}, "indexes": indexes}
