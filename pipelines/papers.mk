@@ -169,7 +169,7 @@ roc_nq_make = $(paper_make) $(roc_nq) DATA=$(nq)/roc/data OUT=$(nq)/roc RERANKER
 dense_rows := lambda dense two init joint sum concat bm25+dense bm25+concat
 lite_systems := dpr dpr32 lite drboost-2
 lite_all := dpr bpr spar dpr32 drboost-2 lite r-drboost-2 l-drboost-2 $(addprefix drboost-,3 4 5 6) $(addsuffix .minmax,$(addprefix bm25+, \
-    dpr dpr32 lite drboost-2 l-drboost-2 drboost-6)) $(foreach rule,sum product,bm25+drboost-2.$(rule) bm25+drboost-6.$(rule))
+    dpr dpr32 lite l-drboost-2 $(addprefix drboost-,2 3 4 5 6))) $(foreach rule,sum product,bm25+drboost-2.$(rule) bm25+drboost-6.$(rule))
 roc_all := dense clear E I EI $(addprefix bm25+,dense clear E I EI)
 nq_bases := $(if $(DPR),dpr) $(spar_bases)
 

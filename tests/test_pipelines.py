@@ -234,8 +234,7 @@ def test_tables_makes_the_run_of_every_row(tmp_path: Path) -> None:
         "roc/seed-1/bm25+dualrm",
         "bm25.adversary",
         "spar/seed-1/lambda-",
-        "lite/seed-1/drboost-6",
-        "lite/seed-1/bm25+drboost-6",
+        *(f"lite/seed-1/{alone}drboost-{rounds}" for alone in ("", "bm25+") for rounds in range(3, 7)),
     )
     paths = [run if run.endswith(".parquet") else f"{run}.test.parquet" for run in runs if not run.startswith(alone)]
     assert [path for path in paths if f"{out / path} " not in lines.replace("\n", " ")] == []
