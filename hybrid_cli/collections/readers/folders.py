@@ -68,7 +68,8 @@ def text_documents(folder: Path, on_error: OnError) -> list[Callable[[], Iterato
     names = [path.relative_to(folder) for path in files.paths]
     texts = _texts(names)
     if not texts:
-        problem = f"has no text files ({', '.join(TEXTS)}); pass tables or JSON lines as files{files.note()}"
+        tables = "; of BEIR: corpus.jsonl --queries queries.jsonl --qrels qrels/test.tsv"
+        problem = f"has no text files ({', '.join(TEXTS)}); pass tables or JSON lines as files{files.note()}{tables}"
         raise path_error(folder, problem, code="no-text-files")
     if wrong := [name for name in texts if name.encode(errors="replace") != name.encode(errors="surrogateescape")]:
         raise path_error(folder, f"the file name {wrong[0]!r} is not UTF-8; rename the file", code="not-utf-8")
