@@ -53,7 +53,7 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 43_296,
+    "code lines": 43_297,
     "files": 290,
     "commands": 39,
     "names of options": 246,
