@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 FEW = 32  # texts of one call
+_TOKENS = 1024  # about the most of one pass, which bounds its memory
 _ROWS = 16  # tokens whose activations fit in the cache
 _CONFIG = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
 _NEUTRAL = (  # fields of a contract that need their defaults here
@@ -117,14 +118,19 @@ class Bert:
     def vectors(self, texts: Sequence[str]) -> tuple[Array, int]:
         """Return the vectors [n, dim] of texts, and how many texts were cut."""
         encodings = self._tokenizer.encode_batch(list(texts))
-        sizes = [len(encoding.ids) for encoding in encodings]
-        states = self._states(np.concatenate([encoding.ids for encoding in encodings]), sizes)
-        parts = np.split(states, np.cumsum(sizes)[:-1])
-        pooled = np.stack([part[0] if self._contract.pooling == "cls" else part.mean(0) for part in parts])
-        vectors = pooled[:, : self._contract.truncate_dim]
+        ends = np.cumsum([len(encoding.ids) for encoding in encodings])
+        passes = np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // _TOKENS)) + 1)
+        pooled = [self._pooled([encodings[number].ids for number in some]) for some in passes]
+        vectors = np.concatenate(pooled)[:, : self._contract.truncate_dim]
         if self._contract.normalize:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         return vectors, sum(bool(encoding.overflowing) for encoding in encodings)
+
+    def _pooled(self, ids: Sequence[Sequence[int]]) -> Array:
+        """Return one vector [n, dim] per list of token ids."""
+        sizes = list(map(len, ids))
+        parts = np.split(self._states(np.concatenate(ids), sizes), np.cumsum(sizes)[:-1])
+        return np.stack([part[0] if self._contract.pooling == "cls" else part.mean(0) for part in parts])
 
     def _states(self, ids: Array, sizes: Sequence[int]) -> Array:
         """Return the last states [L, dim] of the token ids [L] of texts, one after another, of `sizes` tokens."""
