@@ -334,7 +334,10 @@ LOST = {  # table and row: a setting without which the method is another
     ("DualRM, table 2 (MS", "CLEAR / DualRM"): (r"scorer_weight=0\.1", "scorer_weight=0.0"),
     ("RoC, tables 3 to 5", "I, dense"): (r"mask_matches=0\.15", "mask_matches=0.0"),
     ("RoC, tables 3 to 5", "E, dense"): (r"ortho_weight=1(\.0)?", "ortho_weight=0.0"),
+    ("RoC, figure 5", "RoC + BM25, epoch 2, synonyms"): ("synonym-adversary", "char-swap"),
     ("LITE, tables 2 and 5", "LITE"): (r"kd_weight=1(\.0)?", "kd_weight=0.0"),
+    ("LITE, tables 2 and 5", "DPR32"): (r" dim=32\b", " dim=None"),
+    ("SPAR, table 2 (NQ, SQuAD", "SPAR, MARCO Lambda"): ("queries_from=all", "queries_from=sampled"),
 }
 COLLECTIONS = ["msmarco", "dl19", "nq", "odqa", "beir", "entityquestions", "robust04", "trec-covid"]
 
