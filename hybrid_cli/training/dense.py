@@ -173,15 +173,13 @@ class DenseLearner(Generic[Model]):
             return self.objective(batch)
 
         def encode(chunk: Chunk) -> Tensor:
-            with self._autocast():
-                vectors: Tensor = chunk[0](chunk[1].to(device), chunk[2].to(device))
+            vectors: Tensor = chunk[0](chunk[1].to(device), chunk[2].to(device))
             return vectors.float()
 
         cached = self.chunk_size is not None
-        # One autocast context for all chunks casts the weights once. With caching, each chunk needs its own context:
-        # casts of the pass without a graph must not be reused.
         with nullcontext() if cached else self._autocast():
-            return backward(encode, prepared.share, loss, scale, cached=cached) | diagnostics
+            terms = backward(encode, prepared.share, loss, scale, cached=cached, context=self._autocast)
+        return terms | diagnostics
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.model.device, self.precision)

@@ -7,7 +7,7 @@ one thread on processors that MKL does not know: a quarter of a training step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -65,6 +65,7 @@ def backward(
     scale: Callable[[Tensor], Tensor],
     *,
     cached: bool,
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Terms:
     """Add the gradients of the sum of `loss(vectors of the whole batch)` to the parameters behind `encode`.
 
@@ -81,6 +82,7 @@ def backward(
         loss: vectors [n, d] of the texts of each process -> terms, which are scalars.
         scale: scales the sum.
         cached: use gradient caching.
+        context: with caching, makes the context of each pass over all chunks: one of autocast casts the weights once.
 
     Returns:
         Detached terms of the loss.
@@ -90,7 +92,7 @@ def backward(
         value.backward()
         return terms
     states, vectors = [], []
-    with torch.no_grad() if cached else nullcontext():
+    with torch.no_grad() if cached else nullcontext(), context():
         for chunk in share.chunks:
             states.append(_random_state())
             vectors.append(encode(chunk))
@@ -100,13 +102,14 @@ def backward(
     counts = [len(part) for part in everything]
     value, terms = _scaled(loss, scale, leaves.split(counts))
     gradients = _in_chunks(_gradient(value, leaves).split(counts)[parallel.rank()], share.order, vectors)
-    for chunk, state, known, gradient in zip(share.chunks, states, vectors, gradients, strict=True):
-        if not cached:
-            known.backward(gradient)
-            continue
-        with torch.random.fork_rng([] if state[1] is None else [torch.cuda.current_device()]):
-            _restore(state)
-            encode(chunk).backward(gradient)
+    with context():  # another one: casts of the pass without a graph must not be reused
+        for chunk, state, known, gradient in zip(share.chunks, states, vectors, gradients, strict=True):
+            if not cached:
+                known.backward(gradient)
+                continue
+            with torch.random.fork_rng([] if state[1] is None else [torch.cuda.current_device()]):
+                _restore(state)
+                encode(chunk).backward(gradient)
     return terms
 
 

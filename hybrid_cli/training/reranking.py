@@ -101,13 +101,12 @@ class RerankerLearner:
             return LOSSES[self.loss](scores)
 
         def encode(chunk: Chunk) -> Tensor:
-            with self._autocast():
-                scores: Tensor = self.model(**chunk)
+            scores: Tensor = self.model(**chunk)
             return scores.float().unsqueeze(1)
 
-        cached = self.chunk_size is not None
+        share, cached = self._share(parallel.share(groups)), self.chunk_size is not None
         with nullcontext() if cached else self._autocast():
-            return backward(encode, self._share(parallel.share(groups)), loss, scale, cached=cached) | recorded
+            return backward(encode, share, loss, scale, cached=cached, context=self._autocast) | recorded
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.model.device, self.precision)
