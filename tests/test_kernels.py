@@ -252,9 +252,11 @@ def test_small_indexes_compile_nothing_and_a_compilation_is_noted(tmp_path: Path
 
 INDEXED = """
 import sys
+import numpy as np
 from hybrid_cli import open_index
 from hybrid_cli.console import heard
 from hybrid_cli.lexical import index as lexical
+from hybrid_cli.runs.index import Allowed
 from hybrid_cli.stages.index_bm25 import index_bm25
 lexical.FEW_POSTINGS = 0
 _, collection, output, lexical.MANY_POSTINGS = [*sys.argv[:3], int(sys.argv[3])]
@@ -262,7 +264,9 @@ with heard() as notices:
     if lexical.MANY_POSTINGS:
         index_bm25(collection, output=output, lucene=False)
     else:
-        open_index(output).search("salt", 3)
+        index = open_index(output)
+        for each in (index, index.within(Allowed(index.docids, np.ones(len(index.docids), np.bool_)))):
+            each.search("salt", 3)
 print("compiling" in [notice.code for notice in notices])
 """
 

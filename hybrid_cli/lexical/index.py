@@ -301,7 +301,8 @@ class LexicalIndex(Index):
         if 4 * len(postings) >= MANY_POSTINGS:
             frequent = np.array([int(postings.df.argmax())], np.int32)
             self._shared.read = MANY_POSTINGS + 1
-            self.keys(Bags(np.array([0, 1]), frequent, np.ones(1, np.float32)), 1, 1)
+            for index in (self, self._with(self.impacts, np.ones(len(self._shared.order), np.bool_))):  # with a filter
+                index.keys(Bags(np.array([0, 1]), frequent, np.ones(1, np.float32)), 1, 1)
 
     def _compiled(self, bags: Bags) -> bool:
         """Count the postings of queries, and return whether kernels read them; numpy finds the same bits."""
