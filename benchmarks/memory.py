@@ -6,7 +6,8 @@ Words follow Zipf's law, lengths of documents a lognormal distribution with a me
 are random, with MiniLM's 384 dimensions; the encoder of queries has one layer and reads 8 tokens. Memory is what a
 process cannot share or drop: anonymous pages, without memory-mapped files; `resident` has these too. With `--folder`
 and `--csv`, a call resumes after an interruption. `--rehearsal` runs the life of one retriever in place of single
-stages: it is built, served with a filter, updated by 1% of its documents (half replaced, half new), and rolled back.
+stages: it is built, served with a filter, updated by 1% of its documents (a quarter replaced, the others new), and
+rolled back.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def write_changes(folder: Path) -> None:
 
 
 def write_life(folder: Path, count: int) -> None:
-    """Write the documents with a column of years, and the changes: 1% of them, half with ids of other documents."""
+    """Write the documents with a column of years, and the changes: 1% of them, a quarter with known ids."""
     years = 2000 + pl.int_range(pl.len()) % 25
     pl.scan_parquet(folder / "data" / "corpus.parquet").with_columns(year=years).sink_parquet(folder / "years.parquet")
     ids = [f"document-{row * 200}" if row % 2 else f"added-{row}" for row in range(count // 100)]
