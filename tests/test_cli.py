@@ -298,6 +298,15 @@ def test_idle_threads_sleep_unless_the_environment_overrides_it(given: dict[str,
     assert done.stdout == f"{expected} set()\n"
 
 
+@pytest.mark.parametrize(("given", "threads"), [({}, 1), ({"OPENBLAS_NUM_THREADS": "2"}, 2)])
+def test_products_of_numpy_have_one_thread(given: dict[str, str], threads: int) -> None:
+    ours = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | given
+    code = "import hybrid_cli.cli, numpy, threadpoolctl as t; print(*[p['num_threads'] for p in t.threadpool_info()])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == [str(min(threads, os.cpu_count() or 1))]
+
+
 def test_a_wrong_number_of_threads_does_not_reach_polars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
     monkeypatch.setenv("POLARS_MAX_THREADS", "")  # restored afterwards

@@ -30,6 +30,10 @@ gc.set_threshold(200_000)  # imports make as many objects and no garbage
 # the thread that it waits for. OpenMP reads the variable when torch or FAISS loads it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# NumPy's threads always spin, so it gets one: next to other programs, eight queries of a BERT encoder took 700 ms on
+# two threads, and 60 on one. PyTorch, FAISS and compiled loops have threads of their own.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 def keep_pandas_out() -> None:
     """Let pyarrow look for pandas now, in vain: it would import it to recognize its objects, and hybrid has none.
