@@ -5,6 +5,7 @@ import select
 import signal
 import termios
 import time
+from pathlib import Path
 
 from processes import HYBRID, Started
 
@@ -40,6 +41,11 @@ class Terminal:
         while self.received.count(text) < count:
             assert self.read(), self.received
             assert time.monotonic() < deadline, self.received
+
+    def wait_until_it_waits(self) -> None:
+        """Wait until the process sleeps: CPython loses a signal between readline's prompt and its wait for a key."""
+        while Path(f"/proc/{self.process.pid}/stat").read_text("utf-8").rpartition(") ")[2][0] != "S":
+            time.sleep(0.01)
 
     def press(self, keys: bytes) -> None:
         os.write(self.terminal, keys)

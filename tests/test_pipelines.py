@@ -54,6 +54,9 @@ def outputs(lines: list[str]) -> dict[str, str]:
     return {line.split("--output ")[1].split()[0]: line for line in lines if "--output " in line}
 
 
+_PARTS = r"/(part-2|corpus.parquet|epochs/\d)$"  # of an output
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_call_is_accepted_and_reads_outputs_of_earlier_calls(target: str, tmp_path: Path) -> None:
     """The rules of a pipeline are complete: no call reads a path that no call has written."""
@@ -64,9 +67,7 @@ def test_every_call_is_accepted_and_reads_outputs_of_earlier_calls(target: str, 
         words = [word for part in line.split() for word in re.split("[=,]", part)]
         output = line.split("--output ")[1].split()[0] if "--output " in line else ""
         read = {word.removeprefix("@").removeprefix("run:") for word in words} - {output}
-        paths = {
-            re.sub(r"/(part-2|corpus.parquet|epochs/\d)$", "", word) for word in read if word.startswith(str(tmp_path))
-        }
+        paths = {re.sub(_PARTS, "", word) for word in read if word.startswith(str(tmp_path))}
         assert paths - written == set(), line
         written.add(output)
 
@@ -151,9 +152,8 @@ def test_published_settings_are_those_of_the_presets(tmp_path: Path) -> None:
     trained = calls[f"{folder}/msmarco/clear/ablations/seed-1/residual"]
     assert " --model google-bert/bert-base-uncased --config dualrm-marco " in trained
     assert not re.search("--(max-steps|batch-size|lr|query-max-len)", trained)
-    own = calls[f"{folder}/msmarco/roc/roc/seed-1/dualrm"]  # CLEAR with its own examples and batches
-    assert "/errors.parquet " in own
-    assert " --config dualrm-marco " in own
+    own = calls[f"{folder}/msmarco/roc/roc/seed-1/dualrm"].split()  # CLEAR with its own examples and batches
+    assert {f"{folder}/msmarco/roc/roc/seed-1/errors.parquet", "dualrm-marco"} <= {*own}
     sums = [calls[f"{folder}/msmarco/roc/roc/seed-1/bm25+EI-2.{queries}.parquet"] for queries in ("test", "adversary")]
     assert len({re.sub(r"\S+\.(test|adversary)\.parquet", "RUN", call) for call in sums}) == 1  # index and weights
     calls = outputs(planned("nq", tmp_path, papers=folder))
@@ -166,10 +166,9 @@ def test_weights_of_spar_are_tuned_on_the_dev_questions_of_each_set(tmp_path: Pa
     for question_set in ("nq", "squad1", "trivia", "webquestions", "curatedtrec"):
         for row in ("dpr+lambda", "dpr+marco"):
             tuned = f"{folder}/odqa/{row}.{question_set}-tuned"
-            assert f" --split {question_set}-dev " in calls[tuned]
-            search = calls[f"{folder}/odqa/{row}.{question_set}.parquet"]
-            assert f" --split {question_set} " in search
-            assert f" --model {tuned} " in search
+            search = calls[f"{folder}/odqa/{row}.{question_set}.parquet"].split()
+            assert f"{question_set}-dev" in calls[tuned].split()
+            assert {question_set, tuned} <= {*search}
 
 
 def test_each_system_searches_each_attack_and_hybrids_fuse_the_same_attack(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -265,7 +264,7 @@ def test_a_signal_ends_interactive_queries_at_once(tiny_bm25: Path, number: sign
     session.press(b"salt\n")
     session.wait_for(b"Table salt")
     session.wait_for(b"\nquery> ")
-    time.sleep(0.5)  # CPython loses a signal between readline's prompt and its wait for a key
+    session.wait_until_it_waits()
     if number == signal.SIGINT:
         session.press(b"\x03")
     else:

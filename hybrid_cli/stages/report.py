@@ -55,7 +55,7 @@ def report(settings: Report) -> Path:
     inputs |= {f"model {name}": folder for name, folder in curves.items()}
     options = settings.recorded(measured=ACC if plan.by_answers else "") | plan.options()
     options |= {"complement": plan.pair, "baseline": baselines}
-    output = artifacts.output_of(settings, Kind.REPORT, inputs, options, "report")
+    output = artifacts.output_of(settings, Kind.REPORT, inputs, options)
     used = reused(plan.runs, plan.qrels)
     for reuse in used:
         reuse.warn()
