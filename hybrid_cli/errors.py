@@ -29,7 +29,6 @@ EXTRAS = {  # extra -> the modules of its packages that hybrid imports or finds
     "ray": ("ray",),
     "serve": ("prometheus_client", "starlette", "uvicorn"),
     "tensorboard": ("tensorboard",),
-    "trackio": ("trackio",),
 }
 PACKAGES = {  # module -> what installs it, where its name does not
     **{module: f"hybrid_cli[{extra}]" for extra, modules in EXTRAS.items() for module in modules},

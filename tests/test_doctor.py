@@ -87,7 +87,6 @@ USERS = {  # module -> arguments of a command, or Python code, that needs it
     "ray": "encode collection --model model --ray-address local --output index",
     "starlette": "serve bm25 --port 0",
     "tensorboard": "train-dense train.parquet --model model --track tensorboard --max-steps 1 --output tracked",
-    "trackio": "train-dense train.parquet --model model --track trackio --max-steps 1 --output tracked",
     "uvicorn": "serve bm25 --port 0",
 }
 

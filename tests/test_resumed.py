@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from command import Done, Notices, hybrid, ran
@@ -185,34 +184,17 @@ def points(output: Path) -> Counter[tuple[int, str, float]]:
     return Counter((step, name, value) for step, name, value in rows)
 
 
-def tensorboard(folder: Path, run: str) -> Counter[tuple[int, str, float]]:
+def curve_of_tensorboard(folder: Path) -> Counter[tuple[int, str, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    read = EventAccumulator(str(folder / run), {"scalars": 0})
+    read = EventAccumulator(str(folder), {"scalars": 0})
     read.Reload()
     return Counter((event.step, name, event.value) for name in read.Tags()["scalars"] for event in read.Scalars(name))
 
 
-def trackio(folder: Path, run: str) -> Counter[tuple[int, str, float]]:
-    from trackio import sqlite_storage
-
-    vars(sqlite_storage)["TRACKIO_DIR"] = folder
-    rows = sqlite_storage.SQLiteStorage.get_logs("hybrid", run)
-    return Counter(
-        (row["step"], name, float(np.float32(value)))
-        for row in rows
-        for name, value in row.items()
-        if name not in ("step", "timestamp")
-    )
-
-
-READERS = {"tensorboard": tensorboard, "trackio": trackio}
-
-
 @pytest.mark.parametrize("end", ["error", "kill"])
-@pytest.mark.parametrize("tracker", READERS)
-def test_a_tracker_has_every_point_once(folder: Path, tiny_bert: Path, tracker: str, end: str) -> None:
-    words = ("--callback", "seen.py:Seen", "--track", tracker)
+def test_a_tracker_has_every_point_once(folder: Path, tiny_bert: Path, end: str) -> None:
+    words = ("--callback", "seen.py:Seen", "--track", "tensorboard")
     (folder / end).touch()
     assert run(HYBRID, *train_words(tiny_bert, "out/model"), *words).returncode == {"error": 1, "kill": -9}[end]
     assert (folder / "calls.json").exists() == (end == "error")
@@ -225,16 +207,15 @@ def test_a_tracker_has_every_point_once(folder: Path, tiny_bert: Path, tracker: 
     assert (folder / "whole/model.safetensors").read_bytes() == (folder / "out/model/model.safetensors").read_bytes()
     expected = points(folder / "out/model")
     assert {("dev_MRR@10", 6), ("nll", 1), ("nll", 6)} <= {(name, step) for step, name, _ in expected}
-    assert READERS[tracker](folder / "out/model/tracking", "out-model") == expected
+    assert curve_of_tensorboard(folder / "out/model/tracking") == expected
 
 
-@pytest.mark.parametrize("tracker", READERS)
-def test_a_tracked_output_is_the_same_artifact(folder: Path, tiny_bert: Path, tracker: str) -> None:
+def test_a_tracked_output_is_the_same_artifact(folder: Path, tiny_bert: Path) -> None:
     assert train(tiny_bert, "plain").code == 0
-    done = train(tiny_bert, "model", "--track", tracker)
+    done = train(tiny_bert, "model", "--track", "tensorboard")
     assert (done.code, done.says("tracked", path=Path("model/tracking"))) == (0, True)
     assert any((folder / "model" / "tracking").iterdir())
-    assert READERS[tracker](folder / "model/tracking", "model") == points(folder / "model")
+    assert curve_of_tensorboard(folder / "model/tracking") == points(folder / "model")
     plain, tracked = (artifacts.read_manifest(folder / name) for name in ("plain", "model"))
     assert (plain.options, plain.fingerprint) == (tracked.options, tracked.fingerprint)
     (folder / "model/tracking/more").write_text("of the tool that shows it")

@@ -195,7 +195,7 @@ def test_a_loss_without_its_inputs_is_refused(tiny_bert: Path, options: dict[str
         ({"callbacks": []}, "no-such-option", {"similar": "callback"}),
         ({"depth": 5}, "no-such-option", {"option": "depth"}),
         ({"output": "x"}, "option-does-not-apply", {"option": "output"}),
-        ({"track": "trackio"}, "option-does-not-apply", {"option": "track"}),
+        ({"track": "tensorboard"}, "option-does-not-apply", {"option": "track"}),
         ({"xi": 1.0}, "option-does-not-apply", {"option": "xi"}),
         ({"loss": "nul"}, "unknown-choice", {}),
         ({"method": "train"}, "unknown-choice", {}),

@@ -169,7 +169,7 @@ class Training(Threaded, OnDevice, Optimization, Writes):
     Attributes:
         callback: Callback class: `module:Class`, `FILE.py:Class`, or the name of one of an installed package. The
             training calls its functions.
-        track: Write the learning curve and validations for TensorBoard or Trackio, on this machine.
+        track: Write the learning curve and validations for TensorBoard, on this machine.
     """
 
     option_panel = WATCHING

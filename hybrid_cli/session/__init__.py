@@ -25,10 +25,11 @@ from hybrid_cli.commands.common import PROJECTION, Architecture, Training
 from hybrid_cli.encoders.contract import Contract, Encoder, preset_fields, read_contract
 from hybrid_cli.encoders.cross_encoder import is_reranker, load_reranker
 from hybrid_cli.encoders.models import open_encoder, pick_device, pick_dtype, resolve
+from hybrid_cli.errors import refuse_missing
 from hybrid_cli.storage import SCHEMAS, Kind, Record, layout
 from hybrid_cli.training import losses, parallel
 from hybrid_cli.training.batches import Examples
-from hybrid_cli.training.callbacks import open_callback, open_tracker
+from hybrid_cli.training.callbacks import TensorBoard, open_callback
 from hybrid_cli.training.dev_set import DevValidation, validator
 from hybrid_cli.training.loop import Callback, Job, Progress, Validator, epoch_steps, steps_of, train, write_curve
 from hybrid_cli.training.options import OF_PLUGINS
@@ -76,7 +77,8 @@ class Session:
             options["dtype"] = str(self.precision).removeprefix("torch.")  # the resolved value of `auto`
         self._settings, self.given = settings, given or {}
         self._callbacks = [*map(open_callback, settings.callback), *self.given.get("callback", ())]
-        self._tracker = open_tracker(settings.track) if settings.track else None
+        if settings.track:
+            refuse_missing(settings.track)
         self._epoch_steps: int | None = None
         self._output: artifacts.Output | None = None
         if given is None:
@@ -118,7 +120,7 @@ class Session:
                 self._output.inputs_are_read()
             job = replace(job, epoch_steps=self._epoch_steps, facts=self._output.manifest.to_dict())
             keeper = [EpochKeeper(job, work)] if self._settings.keep_epochs else []
-            state = train(job, self._settings, work, [*keeper, *self._callbacks, *self._trackers(work)])
+            state = train(job, self._settings, work, [*keeper, *self._callbacks, *self._tracker(work)])
             if not parallel.rank():
                 counts.update(job.save(work))
                 counts.update(job.validator.facts if job.validator else {})
@@ -126,15 +128,14 @@ class Session:
                 write_curve(work, state, self._settings.command)
         return state
 
-    def _trackers(self, work: Path) -> list[Callback]:
+    def _tracker(self, work: Path) -> list[Callback]:
         """Open the tracker; print how to watch the training."""
-        if self._tracker is None or parallel.rank():
+        if not self._settings.track or parallel.rank():
             return []
         folder, later = work / layout.TRACKING, self._settings.output / layout.TRACKING
-        tracker = self._tracker(folder, _run_name(self._settings.output))
-        watch = f"train: watch with {tracker.command.format(folder)}; after the training in {later}"
+        watch = f"train: watch with tensorboard --logdir {folder}; after the training in {later}"
         console.note(watch, code="tracked", path=later, unfinished=folder)
-        return [tracker]
+        return [TensorBoard(folder)]
 
     def seed(self) -> None:
         """Seed PyTorch, directly before a stage makes new weights."""
@@ -188,11 +189,6 @@ def _folder(output: artifacts.Output, device: str) -> Iterator[tuple[Path, dict[
             yield work, counts
     if joined:
         distributed.destroy_process_group()
-
-
-def _run_name(output: Path) -> str:
-    """Return the name of a run in a tracker: that of the output, with its folders as given."""
-    return "-".join(part for part in output.parts if part not in ("/", "..", "."))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hybrid_cli.plugins import Lazy, Registry, function_of
 Distill = Literal["margin-mse", "kl"]
 DynamicRanking = Literal["model", "sum"]
 Keep = Literal["best", "last"]
-Tracker = Literal["tensorboard", "trackio"]
+Tracker = Literal["tensorboard"]
 LambdaEncoder = Literal["transformer", "static"]
 LambdaLoss = Literal["contrastive", "listwise"]
 RerankerLoss = Literal["pointwise", "listwise"]
