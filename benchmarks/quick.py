@@ -39,7 +39,6 @@ PARTS = {
     "cluster": ("--documents", "512", "--repeats", "2"),
     "fuse": ("--queries", "200", "--repeat", "2"),
     "evaluate": ("--queries", "300", "--passages", "0", "--ranx", "parquet", "--repeat", "2", "--no-complement"),
-    "impacts": ("--repeat", "3"),
     "live": ("--queries", "300"),
     "gate": ("--repeats", "300", "--queries", "50,100"),
     "dimensions": ("--vectors", "50000", "--dims", "768,32", "--repeat", "3"),

@@ -553,7 +553,6 @@ def test_runs_are_filtered_whatever_the_search(library: Library, tmp_path: Path)
     vectors = encode(model=str(read_manifest(folder / "dense").input_path("model")), output=tmp_path / "vectors", **how)
     calls: dict[str, dict[str, Any]] = {
         "exact": {"index": hybrid_indexes, "exact": True, "weights": [1, 0.5]},
-        "matrix-8bit": {"index": folder / "bm25", "engine": "matrix-8bit"},
         "rm3": {"index": folder / "bm25", "rm3": True},
         "pattern": {"index": Path(f"{folder}/shards/shard-*")},
         "retriever": {"index": folder / "retriever"},

@@ -12,7 +12,7 @@ import pytest
 from command import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_postings import Spaces, count, flat, small_index
+from small_postings import count, flat, small_index
 
 from hybrid_cli import memory
 from hybrid_cli.errors import HybridError
@@ -276,19 +276,6 @@ def test_a_flipped_bit_in_the_header_of_postings_changes_no_score(tmp_path: Path
 def test_an_index_under_another_k1_and_b_equals_one_built_with_them() -> None:
     index = known(DOCUMENTS)
     assert hits(index.under(1.2, 0.75), "cat dog") == hits(known(DOCUMENTS, 1.2, 0.75), "cat dog")
-
-
-@given(corpora, words)
-def test_impacts_of_8_bits_differ_by_at_most_a_step_per_word(documents: list[list[str]], query: list[str]) -> None:
-    index = known(documents)
-    rounded = LexicalIndex(index.impacts.rounded(), index.docids, queries=Spaces())
-    exact, found = hits(index, " ".join(query), 30), hits(rounded, " ".join(query), 30)
-    assert exact.keys() == found.keys()
-    assert rounded.impacts.postings.tfs.dtype == np.uint8
-    largest = max(index.impacts.values(), default=0)
-    assert all(abs(exact[docid] - found[docid]) <= len(query) * largest / 255 + 1e-6 for docid in exact)
-    terms = np.split(rounded.impacts.postings.tfs, rounded.impacts.postings.indptr[1:-1])
-    assert [int(weights.max()) for weights in terms if len(weights)] == [255] * len(index.impacts.idf)
 
 
 @given(corpora, st.integers(1, 40))

@@ -104,17 +104,6 @@ def test_matrix_and_lucene_are_equal(tiny: Path, tiny_bm25: Path, tmp_path: Path
     assert np.allclose(matrix["score"], plain["score"]) is (not options)
 
 
-def test_impacts_of_8_bits_find_nearly_the_same_hits(tiny: Path, tiny_bm25: Path, tmp_path: Path) -> None:
-    exact, rounded = (
-        runs.read_run(search(tiny, split="test", index=tiny_bm25, output=tmp_path / f"{engine}.parquet", engine=engine))
-        for engine in ("matrix", "matrix-8bit")
-    )
-    assert exact.select("qid", "docid").equals(rounded.select("qid", "docid"))
-    np.testing.assert_allclose(exact["score"], rounded["score"], rtol=0.02)
-    assert not exact["score"].equals(rounded["score"])
-    assert artifacts.read_manifest(tmp_path / "matrix-8bit.parquet").options["engine"] == "matrix-8bit"
-
-
 def test_options_of_other_kinds_of_index_are_refused(tiny: Path, tiny_bm25: Path, dense: Path, tmp_path: Path) -> None:
     """Not ignored; a retriever is searched as it was composed."""
     retriever = compose([tiny_bm25, dense], method="rrf", output=tmp_path / "retriever")

@@ -135,8 +135,6 @@ def _lexical_parts(path: Path, options: Searching, shards: Iterable[Path], first
         return [_open_lucene(path, options, first, rm3)]
     given = options.k1, options.b, options.model, options.device, options.threads
     opened = [open_lexical(shard, *given) for shard in shards]
-    if options.engine == "matrix-8bit":
-        opened = [index.rounded() for index in opened]
     return [ExpandedQueries(opened[0], rm3)] if rm3 else [*opened]
 
 

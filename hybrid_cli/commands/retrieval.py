@@ -150,8 +150,7 @@ class SearchOptions(OnDevice, Threaded, Searching):
         group: Passages D#0, D#1, ... give document D the score of the best (`max`), the two best (`sum2`) or all of
             them (`mean`), or are the hits (`none`).
         min_probability: Drop hits with a lower probability; of a retriever with `compose --calibrate`.
-        engine: Impact matrix, with impacts rounded to 8 bits for a faster search of many queries (`matrix-8bit`; a byte
-            of memory per posting), or Lucene.
+        engine: Impact matrix, or Lucene.
         k1: Overrides the k1 stored in the index.
         b: Overrides the b stored in the index.
         rm3: Expand queries with RM3 pseudo-relevance feedback.
@@ -225,7 +224,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         collection: Collection of the queries (`--split`), and of the titles and texts of printed hits.
         index: Retriever, or lexical or dense index; several indexes, for printed hits or with `--exact`: `a,b`; shards:
             `'out/bm25/shard-*'`.
-        engine: Reader of a lexical index: `matrix`, `matrix-8bit` or `lucene`; or a search engine in place of an index:
+        engine: Reader of a lexical index: `matrix` or `lucene`; or a search engine in place of an index:
             `opensearch:URL/INDEX`, `qdrant:URL/NAME`.
         engine_query: JSON file with a request to the search engine; `{query}` in it is the text of a query, `{vector}`
             the vector by --model.
@@ -270,7 +269,7 @@ class Search(SearchOptions, ThreadedOnCluster, MayWrite):
         + scope(when(query=None, interactive=False, tune=False), "ray_address")
         + scope(when(query=None), "interactive")
         + scope((when(query=GIVEN), when(interactive=True)), "form", "context")
-        + scope(when(engine=("matrix", "matrix-8bit"), tune=False), "filter")
+        + scope(when(engine="matrix", tune=False), "filter")
         + scope(when(rm3=True, engine="matrix", query=None, interactive=False), "tune")
         + scope(_TUNED, "seed")
     )

@@ -24,7 +24,7 @@ INDEX_TYPES = {  # name -> meaning; the factory strings are in hybrid_cli/indexe
 }
 FLAT = "Flat"  # factory string of an exact index
 VectorType = Literal["float32", "float16"]
-ENGINES = ("matrix", "matrix-8bit", "lucene")  # readers of a lexical index
+ENGINES = ("matrix", "lucene")  # readers of a lexical index
 TRANSFORMER_INDEX, LEARNED = "an index of a transformer encoder", "a learned sparse index"
 ENDPOINT_INDEX = "an index of an encoder behind an API"
 

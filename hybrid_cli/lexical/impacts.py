@@ -427,15 +427,6 @@ class Impacts:
             len(self.idf),
         )
 
-    def rounded(self) -> Impacts:
-        """Return impacts of 8 bits, multiples of 1/255 of the largest of their term; they need no document lengths."""
-        from hybrid_cli.lexical import kernels
-
-        postings = self.postings
-        weights, units = np.empty(len(postings), np.uint8), np.empty(len(self.idf), np.float32)
-        kernels.round_impacts(self.matrix, self.idf, units, weights)
-        return Impacts(replace(postings, tfs=weights, checksums=None), math.nan, math.nan, units, None)
-
     @property
     def matrix(self) -> Matrix:
         """All postings in the form of the kernels."""

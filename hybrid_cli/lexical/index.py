@@ -157,10 +157,6 @@ class LexicalIndex(Index):
         """See `Index`: the statistics in scores are those of all documents, and so are the documents of a feedback."""
         return self._with(self.impacts, allowed.mask(self.docids))
 
-    def rounded(self) -> LexicalIndex:
-        """Return the same index with impacts of eight bits."""
-        return self._with(self.impacts.rounded(), self.allowed)
-
     def expanded(
         self, fb_terms: int = FB_TERMS, fb_docs: int = FB_DOCS, fb_weight: float = FB_WEIGHT
     ) -> ExpandedQueries:

@@ -206,20 +206,6 @@ def values(matrix: Any, idf: Any) -> Any:
 
 
 @jit
-def round_impacts(matrix: Any, idf: Any, units: Any, weights: Any) -> None:
-    """Fill in the unit of each term, 1/255 of its largest impact, and all impacts as multiples of it."""
-    rows = room_of(matrix.indptr)
-    for term in range(len(idf)):
-        begin, some, largest = matrix.indptr[term], decode(matrix, term, rows), np.float32(0)
-        for number in range(some):
-            largest = max(largest, share(idf[term], matrix.tfs[begin + number], matrix.scale, rows[number]))
-        units[term] = largest / np.float32(255)
-        for number in range(some):
-            impact = share(idf[term], matrix.tfs[begin + number], matrix.scale, rows[number])
-            weights[begin + number] = max(1, round(impact / units[term]))
-
-
-@jit
 def count(positions: Any, matrix: Any, counts: Any) -> None:
     """Add the number of postings of each document to `counts` at the document's position; -1 skips a document."""
     rows = room_of(matrix.indptr)

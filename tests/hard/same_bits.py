@@ -29,7 +29,6 @@ encode {name} --model minilm --doc-max-len 48 --shard-size 1500 --output {name}-
 search {name} --split test --hits 200 --index {name}-bm25 --output {name}.bm25.parquet
 search {name} --split test --hits 200 --index {name}-bm25 --engine lucene --output {name}.lucene.parquet
 search {name} --split test --hits 200 --index {name}-bm25 --rm3 --output {name}.rm3.parquet
-search {name} --split test --hits 200 --index {name}-bm25 --engine matrix-8bit --output {name}.bits8.parquet
 search {name} --split test --hits 200 --index {name}-shards --output {name}.shards.parquet
 search {name} --split test --hits 200 --index {name}-dense --output {name}.dense.parquet
 search {name} --split test --hits 200 --index {name}-hnsw --output {name}.hnsw.parquet
