@@ -82,7 +82,10 @@ def of_lucene(documents: list[list[str]], queries: Sequence[Sequence[str]], fold
     config = java("index.IndexWriterConfig")(java("analysis.core.WhitespaceAnalyzer")())
     config.setSimilarity(similarity)
     writer = java("index.IndexWriter")(directory, config)
-    document, field = java("document.Document")(), java("document.TextField")("text", "", java("document.Field$Store").NO)
+    document, field = (
+        java("document.Document")(),
+        java("document.TextField")("text", "", java("document.Field$Store").NO),
+    )
     document.add(field)
     for words in documents:
         field.setStringValue(" ".join(words))

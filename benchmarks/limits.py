@@ -27,7 +27,6 @@ import numpy as np
 import polars as pl
 import torch
 from encode import MAX_LENGTH, docstrings
-from impacts import LENGTH, random_index
 from joint import dense_index
 from ratios import Row, in_turns
 
@@ -37,6 +36,8 @@ from hybrid_cli.encoders.transformer import TransformerEncoder
 from hybrid_cli.indexes.faiss import set_threads
 from hybrid_cli.indexes.hybrid_search import HybridIndex
 from hybrid_cli.indexes.shards import CPU_BATCH_TOKENS
+from hybrid_cli.lexical.impacts import Impacts, Postings
+from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.lexical.keys import Bags
 from hybrid_cli.storage import SCHEMAS, Kind
 
@@ -44,6 +45,7 @@ READ_BYTES, SIDE, DIM, HITS = 1 << 28, 1536, 384, 1000
 MEMORY, COPY, PRODUCT = "reading the memory", "copying the memory", "matrix product in fp32"
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
 RUN_QUERIES, DOCUMENTS = 7000, 200_000
+INDEXED, TERMS, LENGTH = 1_000_000, 20_000, 4  # of BM25, and terms of a query
 COMMANDS = {  # command -> arguments, and rows read and written, in rows of a run
     "fuse --method minmax": (
         "fuse {0}/a.parquet {0}/b.parquet --method minmax --overwrite --output {0}/fused.parquet",
@@ -182,6 +184,18 @@ def _bm25(queries: int, hits: int) -> tuple[str, float, Callable[[], object]]:
     read = postings.lows.itemsize + postings.tfs.itemsize
     name = f"BM25 search, {len(postings):,} postings, {queries} queries, {hits:,} hits"
     return name, float(read * postings.df[terms].sum()), partial(index.keys, bags, hits, 1)
+
+
+def random_index(draws: np.random.Generator) -> LexicalIndex:
+    """Return an index of random postings; the frequencies of its terms are Zipfian."""
+    df = np.minimum(INDEXED // 3, 2 * INDEXED // (np.arange(TERMS) + 3)) + 5
+    lists = [np.unique(draws.integers(0, INDEXED, count)).astype(np.int32) for count in df]
+    rows, indptr = np.concatenate(lists), np.concatenate(([0], np.cumsum([len(each) for each in lists])))
+    tfs = draws.geometric(0.7, len(rows)).astype(np.int32)
+    lengths = np.bincount(rows, tfs, INDEXED).astype(np.int32)
+    terms = pl.Series([f"{term:05d}" for term in range(TERMS)])
+    docids = pl.Series("docid", [f"{row:07d}" for row in range(INDEXED)])
+    return LexicalIndex(Impacts.of(Postings.of(terms, indptr, rows, tfs, lengths), 0.9, 0.4), docids)
 
 
 def _products(encoder: TransformerEncoder, passages: Sequence[str]) -> float:
