@@ -24,6 +24,7 @@ from memory import write_collection
 
 from hybrid_cli import console
 from hybrid_cli.commands import PrepareBeir, PreparePythonDocs
+from hybrid_cli.lexical import index as lexical
 from hybrid_cli.lexical import jvm
 from hybrid_cli.lexical.index import LexicalIndex
 from hybrid_cli.retrieval.in_memory import BM25
@@ -124,6 +125,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--engines", default="hybrid,tantivy,lucene")
     options = parser.parse_args(words)
     console.set_quiet(True)
+    lexical.FEW_POSTINGS = lexical.MANY_POSTINGS = (
+        0  # compiled loops from the first query, as in a server after seconds
+    )
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         if options.beir:

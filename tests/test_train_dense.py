@@ -24,6 +24,7 @@ from hybrid_cli.commands import TrainDense
 from hybrid_cli.encoders.cross_encoder import CrossEncoder
 from hybrid_cli.encoders.sparse import SparseEncoder
 from hybrid_cli.encoders.transformer import Tower, TransformerEncoder
+from hybrid_cli.session.in_memory import examples_table
 from hybrid_cli.stages.distill_lite import distill_lite
 from hybrid_cli.stages.train_dense import train_dense
 from hybrid_cli.stages.train_reranker import train_reranker
@@ -32,7 +33,6 @@ from hybrid_cli.storage import Kind, layout
 from hybrid_cli.training.batches import Examples
 from hybrid_cli.training.dense import allowed_mask
 from hybrid_cli.training.dev_set import DevRetrieval, DevSet
-from hybrid_cli.training.in_memory import examples_table
 from hybrid_cli.training.loop import rate_factor, recent_means, steps_of
 from hybrid_cli.training.losses import LossInputs, margin, nll, residual_margin, with_distillation, with_prefixes
 from hybrid_cli.training.options import Optimization, Sampling

@@ -1,6 +1,8 @@
 """Dense indexes against numpy: equal hits, scores and bytes; their sizes, and the choice of an index type."""
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from small_artifacts import vector_hits, vector_scores
 from hybrid_cli import artifacts
 from hybrid_cli.artifacts.opening import open_dense
 from hybrid_cli.commands import VectorIndex
-from hybrid_cli.indexes import construction
+from hybrid_cli.indexes import construction, dense
 from hybrid_cli.indexes.auto import choose, footprint, measure_recall, open_unfinished
+from hybrid_cli.indexes.codes import Codes
 from hybrid_cli.indexes.dense import DenseIndex, IndexInfo, nearest
 from hybrid_cli.indexes.faiss import code_size, same_graph, set_threads, sign_bits
 from hybrid_cli.indexes.shards import read_ids, shard_path, write_shard
@@ -88,6 +91,34 @@ def test_the_nearest_of_all_blocks_are_those_of_faiss(seed: int, queries: int, b
     rows = nearest(asked, blocks, depth)
     assert all(len(set(mine)) == depth for mine in rows.tolist())
     np.testing.assert_allclose(np.sort(np.einsum("qd,qnd->qn", asked, matrix[rows]))[:, ::-1], scores, atol=1e-5)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 70), st.integers(1, 90), st.sampled_from([0.0, 1e-20, 1.0, 1e15]))
+def test_codes_leave_all_nearest_vectors_as_candidates(seed: int, dim: int, depth: int, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = (scale * rng.standard_normal((90, dim)) * rng.exponential(1, (90, 1))).astype(np.float32)
+    vectors[rng.integers(0, 90, 30)] = vectors[0]  # equal scores
+    codes = Codes.of(np.split(vectors, [40, 41]), 90, dim)
+    query = rng.standard_normal(dim).astype(np.float32)
+    found, scores = codes.candidates(query, depth), np.einsum("nd,d->n", vectors, query)
+    assert {*np.flatnonzero(scores >= np.sort(scores)[-depth])} <= {*found}
+
+
+def test_codes_leave_few_candidates() -> None:
+    vectors = random_vectors(20_000, 96)
+    found = Codes.of([vectors], 20_000, 96).candidates(vectors[0], 20)
+    assert len(found) < 60
+
+
+def test_a_large_flat_index_has_the_same_bits_by_its_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "LARGE", 100)
+    index, queries = build(tmp_path / "index", random_vectors(), VectorIndex()), random_vectors(20, seed=1)
+    first = [vector_hits(index, query[None], ["q"], 7).rows() for query in queries]
+    while index.codes is None:
+        time.sleep(0.01)
+    assert [vector_hits(index, query[None], ["q"], 7).rows() for query in queries] == first
+    index.codes = replace(index.codes, values=-index.codes.values)
+    assert [vector_hits(index, query[None], ["q"], 7).rows() for query in queries] != first
 
 
 def test_a_flat_index_is_exact(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,9 @@ from hybrid_cli.storage import Record
 from hybrid_cli.storage.layout import FAISS_INDEX
 from hybrid_cli.threads import ThreadPool
 
+if TYPE_CHECKING:
+    from hybrid_cli.indexes.codes import Codes
+
 _BLOCK = 256  # queries per search
 BLOCK_DOCUMENTS = 4096  # in a product of matrices
 _HITS_AT_ONCE = 1 << 22  # bounds the memory of a block where many hits are requested
@@ -46,7 +50,8 @@ _GPU_HITS = 2048  # FAISS returns no more from a GPU
 _ROWS_AT_ONCE = 1 << 16
 _ALIGNED = 256  # vectors that are copied at a time, and stay in the second-level cache
 _FEW, _FEW_OF_SMALL = 4, 32  # queries that NumPy alone searches in a flat index, without PyTorch and compiled loops
-_SMALL = 1 << 15  # documents
+_SMALL, LARGE = 1 << 15, 1 << 17  # documents
+_BEFORE_CODES = 16  # searches, which take the time of making the codes
 _ALLOWED_BLOCK = 1024  # queries per search of a filtered flat index, whose allowed vectors are copied for each block
 _MANY_PAIRS = 64  # per query, which are scored query by query
 _GATHERED = 4  # a product with all vectors takes less time than copying a quarter of them
@@ -105,6 +110,7 @@ class DenseIndex(Index):
         gpus: numbers of the GPUs that search a flat index for many queries; None for all that FAISS sees.
         allowed: [N] documents that may be hits; None for all. Set by `within`.
         encode: returns the vectors of queries (qid, text), [Q, d].
+        codes: of a large flat index that was searched often.
     """
 
     folder: Path
@@ -117,6 +123,8 @@ class DenseIndex(Index):
     gpus: tuple[int, ...] | None = ()
     allowed: np.ndarray | None = None
     encode: Callable[[pl.DataFrame], Vectors] | None = None
+    codes: Codes | None = field(default=None, init=False, compare=False)
+    _searches: int = field(default=0, init=False, compare=False)
     system = "dense"
 
     @classmethod
@@ -314,11 +322,34 @@ class DenseIndex(Index):
             return scores[: len(queries)], rows[: len(queries)]
         if gpus is not None:
             rows = gpus.search(_padded(queries), depth)[1][: len(queries)]
+        elif (codes := self._codes_of_few(queries)) is not None:
+            hits = [self._best(query, codes.candidates(query, depth), depth) for query in queries]
+            return np.stack([scores for scores, _ in hits]), np.stack([rows for _, rows in hits])
         elif self._are_few(queries):
             rows = np.stack([_largest(products, depth) for products in _products(self._flat, queries).T])
         else:
             rows = nearest(queries, self.blocks(BLOCK_DOCUMENTS), depth)
         return self._exact(queries, rows)
+
+    def _codes_of_few(self, queries: Vectors) -> Codes | None:
+        """Return codes of a large index; its 16th search makes them, in the background."""
+        if len(self.docids) <= LARGE or not self._are_few(queries):
+            return None
+        self._searches += 1
+        if self._searches == _BEFORE_CODES:
+            Thread(target=self._make_codes, daemon=True).start()
+        return self.codes
+
+    def _make_codes(self) -> None:
+        from hybrid_cli.indexes.codes import Codes
+
+        self.codes = Codes.of(self.blocks(BLOCK_DOCUMENTS), len(self.docids), self.dim)
+
+    def _best(self, query: Vectors, rows: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and rows of the best among some rows."""
+        scores = np.einsum("nd,d->n", self._flat[rows], query)
+        best = _largest(scores, depth)
+        return scores[best], rows[best]
 
     def _are_few(self, queries: Vectors) -> bool:
         return len(queries) <= (_FEW_OF_SMALL if len(self.docids) <= _SMALL else _FEW)
@@ -348,7 +379,8 @@ class DenseIndex(Index):
     def _flat(self) -> Vectors:
         with storage.one_version(self.folder, self.record):
             storage.check_parts(self.folder, FAISS_INDEX)
-            return flat_vectors(self.folder, self.dim, len(self.docids))
+            vectors = flat_vectors(self.folder, self.dim, len(self.docids))
+        return vectors if len(vectors) > _SMALL else np.array(vectors)  # aligned
 
     def _by_codes(self, queries: Vectors, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Retrieve candidates by Hamming distance; rescore their codes (-1 and +1) with the float query (BPR)."""
@@ -487,6 +519,8 @@ def _products(vectors: Vectors, queries: Vectors) -> np.ndarray:
 
     The vectors in a FAISS file are not aligned: NumPy would copy all of them into memory first.
     """
+    if vectors.flags.aligned:
+        return vectors @ queries.T
     plain, out = vectors.view(np.ndarray), np.empty((len(vectors), len(queries)), np.float32)
     aligned = np.empty((_ALIGNED, vectors.shape[1]), np.float32)
     for first in range(0, len(plain), _ALIGNED):

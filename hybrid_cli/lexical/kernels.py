@@ -429,6 +429,16 @@ def keep_block(scores: Any, order: Any, hits: int, best: Any) -> None:
         _keep_row(scores[query], order, hits, best, query)
 
 
+@partial(jit, fastmath={"reassoc", "contract"})
+def coded_products(codes: Any, units: Any, query: Any, products: Any) -> None:
+    """Fill in products [N] of a query [d] with codes [N, d] of 8 bits in units [N]; sums have no fixed order."""
+    for row in range(len(codes)):
+        total = _ZERO
+        for place in range(codes.shape[1]):
+            total += np.float32(codes[row, place]) * query[place]
+        products[row] = total * units[row]
+
+
 @jit
 def inner_products(vectors: Any, queries: Any, rows: Any, products: Any) -> None:
     """Multiply each query with vectors; sums have the order of NumPy's einsum: four lanes, blocks of 16 backwards.
