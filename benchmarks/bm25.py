@@ -242,9 +242,7 @@ def main(words: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args(words)
     console.set_quiet(True)
-    lexical.FEW_POSTINGS = lexical.MANY_POSTINGS = (
-        0  # compiled loops from the first query, as in a server after seconds
-    )
+    lexical.FEW_POSTINGS = lexical.MANY_POSTINGS = 0  # compiled loops from the first query on
     print(processor())
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)

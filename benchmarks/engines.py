@@ -125,9 +125,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--engines", default="hybrid,tantivy,lucene")
     options = parser.parse_args(words)
     console.set_quiet(True)
-    lexical.FEW_POSTINGS = lexical.MANY_POSTINGS = (
-        0  # compiled loops from the first query, as in a server after seconds
-    )
+    lexical.FEW_POSTINGS = lexical.MANY_POSTINGS = 0  # compiled loops from the first query on
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         if options.beir:
