@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hybrid_cli import artifacts, console, languages, storage, words
@@ -32,6 +33,7 @@ from hybrid_cli.stages import stage
 from hybrid_cli.storage import Kind, disk, layout
 
 _DOCUMENTS_AT_ONCE = 8192
+_SAMPLED = 512  # documents whose words are counted for the forecast
 _SAMPLED = 200  # documents whose language is detected without counts of `prepare`
 _HITS = 1000  # hits per query, for tuning on a measure without a cutoff
 _GRID_K1 = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 4.0)
@@ -173,8 +175,9 @@ def _names(settings: IndexBm25) -> list[str]:
 
 
 def _forecast(settings: IndexBm25, corpus: Corpus, documents: int, shards: int, folder: Path) -> None:
-    """Print the memory and the disk space for an index, from the first documents, and refuse what does not fit."""
+    """Print the memory and the disk space for an index, from some of the first documents; refuse what does not fit."""
     first = next(iter(corpus()))
+    first = first.take(pa.array(range(0, len(first), 1 + len(first) // _SAMPLED)))
     texts = zip(*(first.column(field).to_pylist() for field in _names(settings)), strict=True)
     postings = documents * float(np.mean([words.distinct(" ".join(parts)) for parts in texts]))  # about one per word
     purpose = f"index-bm25: {documents:,} documents"
