@@ -12,7 +12,7 @@ memory at each tenth of it.
 
 from __future__ import annotations
 
-import hybrid_cli.cli.startup  # noqa: F401  # as for a command, idle threads of PyTorch sleep
+import hybrid_cli.cli.startup  # noqa: F401  # NumPy has one thread; queries are encoded without PyTorch, as in the server
 
 # isort: split
 import argparse
@@ -31,7 +31,6 @@ from urllib.parse import urlencode
 
 import numpy as np
 import polars as pl
-import torch
 
 from hybrid_cli import open_retriever
 from hybrid_cli.collections import collection as collections
@@ -158,7 +157,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--soak", type=float, default=0)
     given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     texts = collections.read_queries(collections.queries_path(given.collection, given.split))["text"].to_list()
     numbered = (f"{texts[number % len(texts)]} {number}" for number in itertools.count())
     retriever = open_retriever(given.retriever, threads=1)

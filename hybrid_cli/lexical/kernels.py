@@ -305,20 +305,35 @@ def score_pairs(numbers: Any, documents: Any, queries: Any, matrix: Any) -> Any:
     Pairs may be in any order; where the rows of a query ascend, its postings are read once.
     """
     ends, terms, weights = queries.ends, queries.terms, queries.weights
-    out, cursors = np.empty(len(numbers), np.float32), np.empty(len(terms), np.int64)
-    before, last = -1, -1
-    for pair in range(len(numbers)):
-        number, row, total = numbers[pair], documents[pair], 0.0
-        ascends = number == before and row >= last
+    totals, cursors, places = np.zeros(len(numbers)), np.empty(len(terms), np.int64), np.zeros(LOW + 1, np.uint32)
+    begin = 0
+    while begin < len(numbers):  # pairs of a query and rows of a part that ascend
+        number, part, end = numbers[begin], documents[begin] >> PART_BITS, begin
+        ascends = begin > 0 and number == numbers[begin - 1] and documents[begin] >= documents[begin - 1]
+        while end < len(numbers) and numbers[end] == number and documents[end] >> PART_BITS == part:
+            if end > begin and documents[end] <= documents[end - 1]:
+                break
+            places[documents[end] & LOW] = end + 1
+            end += 1
         for at in range(ends[number], ends[number + 1]):
             cursor = cursors[at] if ascends else matrix.indptr[terms[at]]
-            begin, end = postings_of(matrix, terms[at], row >> PART_BITS, cursor)
-            posting = first_from(matrix.lows, max(begin, cursor), end, row & LOW)
-            if posting < end and matrix.lows[posting] == row & LOW:
-                total += share(weights[at], matrix.tfs[posting], matrix.scale, row)
-            cursors[at] = posting
-        before, last, out[pair] = number, row, np.float32(total)
-    return out
+            first, last = postings_of(matrix, terms[at], part, cursor)
+            cursors[at] = first
+            if last - first <= _LOOKUP * (end - begin):
+                for posting in range(first, last):
+                    pair = places[matrix.lows[posting]]
+                    if pair:
+                        own = part << PART_BITS | matrix.lows[posting]
+                        totals[pair - 1] += share(weights[at], matrix.tfs[posting], matrix.scale, own)
+                continue
+            for pair in range(begin, end):
+                first = first_from(matrix.lows, first, last, documents[pair] & LOW)
+                if first < last and matrix.lows[first] == documents[pair] & LOW:
+                    totals[pair] += share(weights[at], matrix.tfs[first], matrix.scale, documents[pair])
+        for pair in range(begin, end):
+            places[documents[pair] & LOW] = 0
+        begin = end
+    return totals.astype(np.float32)
 
 
 @jit

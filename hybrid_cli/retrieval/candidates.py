@@ -98,13 +98,16 @@ class Candidates:
             InputError: an exact score is not finite, or an index lacks a document.
         """
         mine = [_keys(own.queries, common[own.rows]) for own, common in zip(hits, rows.of, strict=True)]
-        keys = np.sort(np.concatenate(mine))
-        keys = keys[np.diff(keys, prepend=-1) > 0]  # `np.unique` takes five times as long
+        every = np.concatenate(mine)
+        order = np.argsort(every)  # `np.unique` takes five times as long, and `np.searchsorted` of keys in any order
+        first = np.diff(every[order], prepend=-1) > 0
+        keys, at_all = every[order][first], np.empty(len(every), np.int64)
+        at_all[order] = np.cumsum(first) - 1
         scores: list[Values] = []
         places: list[Values] = []
         best, nearest = np.full(len(keys), -1, np.int64), np.full(len(keys), np.inf)
-        for number, (own, its) in enumerate(zip(hits, mine, strict=True)):
-            at = np.searchsorted(keys, its)
+        ends = np.cumsum([len(its) for its in mine])
+        for number, (own, at) in enumerate(zip(hits, np.split(at_all, ends[:-1]), strict=True)):
             score, rank = np.full((2, len(keys)), np.nan)
             score[at], rank[at] = own.scores, ranks(own.counts)
             if passages is not None and "passage" in own.columns:

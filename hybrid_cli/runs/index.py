@@ -368,7 +368,7 @@ class Index(ABC):
             columns["passage"] = self.passages.ids.gather(columns["passage"])
         rank = pl.Series(ranks(hits.counts), dtype=pl.Int32)
         return pl.DataFrame(
-            {"qid": named, "docid": self.documents.ids.gather(hits.rows), "rank": rank, "score": hits.scores, **columns}
+            {"qid": named, "docid": self.documents.ids[hits.rows], "rank": rank, "score": hits.scores, **columns}
         )
 
     def score(self, pairs: pl.DataFrame, queries: QueriesLike) -> pl.Series:
