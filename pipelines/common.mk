@@ -26,7 +26,7 @@ MEASURES ?= MRR@10,nDCG@10,R@100,R@1000
 LENGTHS ?= --query-max-len 64 --doc-max-len 96
 TRAIN ?= --batch-size 28 --lr 5e-5
 DEV_QUERIES ?= 200
-# The measured split, and options of single commands, such as --config EXPERIMENT (`hybrid presets`)
+# The measured split, and options of single commands, such as --config EXPERIMENT
 TEST ?= test
 PYDOCS ?=
 INDEX_BM25 ?=

@@ -11,7 +11,7 @@
 #   make check-COLLECTION                        exit with 1 if figures differ from the published ones
 #
 # Without a folder, ir_datasets downloads the collection. SCALE=small generates a sample of the same form, and trains for a few steps.
-# Outputs are below out/papers/COLLECTION; after an interruption, repeat the command. Settings are those of `hybrid presets` (--config).
+# Outputs are below out/papers/COLLECTION; after an interruption, repeat the command. Settings are those of hybrid_cli/presets (--config).
 
 papers := out/papers$(SCALE:%=-%)
 small := $(filter small,$(SCALE))

@@ -53,13 +53,13 @@ LAYERS = (  # of rooms; `__init__` and `__main__` are the doors of the package
 )
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 LIMITS = {
-    "code lines": 43_304,
-    "files": 290,
-    "commands": 39,
+    "code lines": 43_294,
+    "files": 289,
+    "commands": 38,
     "names of options": 246,
     "conditions": 163,
     "layers": 12,
-    "test lines": 44_710,
+    "test lines": 44_695,
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {

@@ -23,7 +23,7 @@ from hybrid_cli.settings import Overwrites, Settings
 from hybrid_cli.storage import Kind
 
 STAGES = ["auto", "prepare", "split", "perturb", "index-bm25", "mine-negatives", "label", "pretrain", "train-dense"]
-STAGES += ["train-lambda", "distill-lite", "train-sparse", "train-reranker", "convert-checkpoint", "presets", "combine"]
+STAGES += ["train-lambda", "distill-lite", "train-sparse", "train-reranker", "convert-checkpoint", "combine"]
 STAGES += ["encode", "search", "judge", "fuse", "compose", "update", "serve", "rerank", "concat-runs", "evaluate"]
 STAGES += ["sweep", "gate", "report", "inspect", "export", "doctor"]
 Write = Callable[[str], Path]

@@ -27,7 +27,6 @@ PRINTERS = {  # command -> module:function that prints the result of its stage, 
     "evaluate": "hybrid_cli.reporting.summary:show",
     "gate": "hybrid_cli.reporting.gate:show",
     "inspect": "hybrid_cli.reporting.inspect:show",
-    "presets": "hybrid_cli.reporting.terminal:show_presets",
     "doctor": "hybrid_cli.reporting.terminal:show_checks",
 }
 

@@ -50,8 +50,8 @@ EVERYWHERE = {
         list[str] | None,
         "--config",
         metavar="FILE",
-        help="YAML file of `option: value`, or an experiment of `hybrid presets`; with several, the last takes "
-        "precedence, and the command line over all; `no-` before its name unsets a flag.",
+        help="YAML file of `option: value`, or the name of an experiment (docs/training.md); with several, the last "
+        "takes precedence, and the command line over all; `no-` before its name unsets a flag.",
     ),
     "plugin": _general(
         list[str] | None,

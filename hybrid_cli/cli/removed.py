@@ -15,6 +15,7 @@ _TRAINING = ("distill-lite", "pretrain", "train-dense", "train-lambda", "train-r
 REMOVED = {
     "append": "hybrid update INDEX --add FILE --output PATH",
     "delete": "hybrid update INDEX --remove IDS --output PATH",
+    "presets": "encode --help",
     "auto --minutes": "--max-steps",
     "encode --dtype int8": "--dtype auto",
     "encode --M": "--index-type HNSW32,Flat",

@@ -24,7 +24,6 @@ from hybrid_cli.commands.retrieval import (
     ConvertCheckpoint,
     Encode,
     IndexBm25,
-    Presets,
     Search,
     SearchOptions,
     VectorIndex,
@@ -45,7 +44,7 @@ from hybrid_cli.settings import Settings
 __all__ = ["READERS", "Auto", "Combine", "Compose", "ConcatRuns", "ConvertCheckpoint", "DistillLite", "Doctor"]
 __all__ += ["Encode", "Evaluate", "Export", "Fuse", "Gate", "IndexBm25", "Inspect", "Judge", "Label", "MineNegatives"]
 __all__ += ["Perturb", "PrepareBeir", "PrepareDpr", "PrepareFiles", "PrepareIrds", "PrepareMsmarco"]
-__all__ += ["PreparePythonDocs", "PrepareTevatron", "PrepareTrec", "Presets", "Pretrain", "Report", "Rerank", "Search"]
+__all__ += ["PreparePythonDocs", "PrepareTevatron", "PrepareTrec", "Pretrain", "Report", "Rerank", "Search"]
 __all__ += [
     "SearchOptions",
     "Serve",
@@ -61,7 +60,7 @@ __all__ += ["VectorIndex"]
 _Steps = tuple[type[Settings], ...]
 _DATA: _Steps = (Auto, *(READERS[name] for name in READERS.built_in()), Split, Perturb, IndexBm25)
 _TRAINING: _Steps = (MineNegatives, Label, Pretrain, TrainDense, TrainLambda, DistillLite, TrainSparse, TrainReranker)
-_ENCODING: _Steps = (ConvertCheckpoint, Presets, Combine, Encode)
+_ENCODING: _Steps = (ConvertCheckpoint, Combine, Encode)
 _SEARCH: _Steps = (Search, Judge, Fuse, Compose, Update, Serve, Rerank, ConcatRuns)
 _RESULTS: _Steps = (Evaluate, Sweep, Gate, Report, Inspect, Export, Doctor)
 # in the order of a pipeline

@@ -62,7 +62,7 @@ class EncoderContract(Settings):
     """Encoder contract: reading of texts and form of vectors. Defaults come from the model.
 
     Attributes:
-        preset: Contract of a published model, by name; `hybrid presets` lists them. Other options take precedence.
+        preset: Contract of a published model, by name (docs/models.md). Other options take precedence.
         pooling: Pooling: masked mean of all tokens, [CLS], maximum, last token, sum over the square root of the number
             of tokens, or mean weighted by the position.
         normalize: Normalize vectors to length 1.

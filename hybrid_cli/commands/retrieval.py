@@ -668,15 +668,6 @@ class Encode(DenseTexts, SparseTexts, ImportedVectors, RebuiltIndex, CombinedInd
 
 
 @dataclass(frozen=True)
-class Presets(Settings):
-    """List the presets: contracts of published models, for `--preset`, and published experiments, for `--config`."""
-
-    command = "presets"
-    panel = ENCODERS
-    examples = ("hybrid presets",)
-
-
-@dataclass(frozen=True)
 class ConvertCheckpoint(Overwrites):
     """Convert a checkpoint to safetensors, or join the towers or learners of a published encoder.
 

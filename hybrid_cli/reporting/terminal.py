@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_cli import console
-from hybrid_cli.commands import Doctor, Presets, Search
+from hybrid_cli.commands import Doctor, Search
 from hybrid_cli.errors import HybridError
 from hybrid_cli.fusion.selection import FEWEST
-from hybrid_cli.presets import experiments
 from hybrid_cli.reporting.snippets import Matching, match_words, snippet, wrap_lines
 from hybrid_cli.reporting.tables import figure, prose, pseudo_note, with_sign
 from hybrid_cli.reporting.verdict import Verdict
@@ -210,23 +208,6 @@ def show_tally(tally: Mapping[str, Mapping[str, int]]) -> None:
     rows = dict.fromkeys(what for counts in tally.values() for what in counts)
     table = [(what, *(f"{counts.get(what, 0):,}" for counts in tally.values())) for what in rows]
     console.table(("", *tally), table)
-
-
-def show_presets(presets: Mapping[str, Any], settings: Presets) -> None:
-    """Print the contract that each preset sets, as in `encoder.json`, and the files of the experiments."""
-    for name, preset in presets.items():
-        console.result(f"{name}: {preset.models}")
-        values = {key: value for key, value in preset.contract.items() if value != ""}
-        if preset.modules:
-            values["modules"] = ", ".join(preset.modules)
-        if preset.has_projection:
-            values["projection"] = "read from the weights"
-        needs = [layout for layout in preset.layouts if layout != "plain"]
-        text = ", ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
-        _show_wrapped("    ", text + (f"; form: {' or '.join(needs)}" if needs else ""))
-    console.result("\nExperiments, for --config NAME; their files cite the source of each value:")
-    for name, file in experiments().items():
-        console.result(f"{name}: {file}")
 
 
 @dataclass(frozen=True)

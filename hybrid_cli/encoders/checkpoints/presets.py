@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_cli.encoders.checkpoints import published
-from hybrid_cli.encoders.checkpoints.published import LAYOUTS, PLAIN, TWO_PLAIN
+from hybrid_cli.encoders.checkpoints.published import PLAIN, TWO_PLAIN
 from hybrid_cli.encoders.contract import SIDES, read_contract
 from hybrid_cli.errors import InputError, option_error
 from hybrid_cli.inputs.json_values import read_object
@@ -40,11 +40,6 @@ class Preset:
     contract: Mapping[str, Any]
     layouts: tuple[str, ...] = (PLAIN,)
     modules: tuple[str, ...] = ()
-
-    @property
-    def has_projection(self) -> bool:
-        """The weights of one of its forms have a projection."""
-        return any(name in LAYOUTS and bool(LAYOUTS[name].linear) for name in self.layouts)
 
     def fields(self, name: str, folder: Path) -> dict[str, Any]:
         """Return the fields of the contract for a checkpoint; `name` is that of the preset, for messages.
