@@ -335,8 +335,8 @@ class DenseIndex(Index):
         """Return codes of a large index; its 16th search makes them, in the background."""
         if len(self.docids) <= LARGE or not self._are_few(queries):
             return None
-        self._searches += 1
-        if self._searches == _BEFORE_CODES:
+        self._searches = count = self._searches + 1  # of several threads, each sees its own
+        if count == _BEFORE_CODES:
             Thread(target=self._make_codes, daemon=True).start()
         return self.codes
 
