@@ -83,10 +83,8 @@ def of_lucene(documents: list[list[str]], queries: Sequence[Sequence[str]], fold
     config = java("index.IndexWriterConfig")(java("analysis.core.WhitespaceAnalyzer")())
     config.setSimilarity(similarity)
     writer = java("index.IndexWriter")(directory, config)
-    document, field = (
-        java("document.Document")(),
-        java("document.TextField")("text", "", java("document.Field$Store").NO),
-    )
+    document = java("document.Document")()
+    field = java("document.TextField")("text", "", java("document.Field$Store").NO)
     document.add(field)
     for words in documents:
         field.setStringValue(" ".join(words))
