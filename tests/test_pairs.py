@@ -61,7 +61,7 @@ def outcome(kind: type[Settings], case: Case) -> str:
     return "ran"
 
 
-@pytest.mark.parametrize(("kind", "least"), [(Fuse, 30), (Search, 9), (Evaluate, 20)])
+@pytest.mark.parametrize(("kind", "least"), [(Fuse, 30), (Search, 6), (Evaluate, 20)])
 @pytest.mark.usefixtures("few_feedbacks")
 def test_a_pair_of_values_runs_or_is_refused(
     kind: type[Settings], least: int, tiny: Path, tiny_runs: Path, workdir: Path
