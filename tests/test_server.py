@@ -381,7 +381,13 @@ def test_half_sent_requests_lock_nobody_out(letters: Path, part: bytes) -> None:
             for slow in map(connections.enter_context, burst):
                 with contextlib.suppress(ConnectionError):  # closed before
                     slow.sendall(part)
-        assert server.get("/health").status == 200
+        for left in (2, 1, 0):  # on a loaded machine, the request may be closed with the connections before it
+            try:
+                assert server.get("/health").status == 200
+                break
+            except ConnectionError:
+                assert left
+                time.sleep(1)
         if (files := Path(f"/proc/{server.process.pid}/fd")).exists():
             assert len(list(files.iterdir())) < 400
         assert server.get("/api/search", query="Silben").status == 200
