@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
@@ -92,8 +93,9 @@ class Tools(MCPServer[Any]):
 def tools(state: State) -> MCPServer[Any]:
     """Return the server of the tools of a retriever."""
     live = state.whole
+    logging.basicConfig(format="%(message)s")  # MCPServer's handler imports modules: without free files, it raises
     about = f"Search of documents ({live.name}) by {', '.join(live.sides)} and their fusion."
-    server = Tools(live.name, instructions=about, version=__version__, log_level="WARNING")
+    server = Tools(live.name, instructions=about, version=__version__)
     server.state = state
 
     @server.tool(structured_output=True, annotations=_READS)

@@ -73,7 +73,7 @@ def _serve(settings: Serve) -> None:
             ws="none",
             http=_connection(),
             timeout_graceful_shutdown=round(settings.timeout),
-            backlog=1024,
+            backlog=128,  # asyncio accepts so many at once, before the oldest are closed
         )
         uvicorn.Server(config).run(sockets=[listener])
 
@@ -136,7 +136,7 @@ def _listener(settings: Serve) -> socket.socket:
         listener.close()
         reason = f"{error.strerror or error}; pass another --port, or --port 0 for a free one"
         raise option_error("port", settings.port, reason, code="port-in-use") from None
-    listener.listen(1024)
+    listener.listen()
     return listener
 
 
