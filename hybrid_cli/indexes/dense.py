@@ -488,7 +488,7 @@ def nearest(queries: Vectors, blocks: Iterable[Vectors], depth: int) -> npt.NDAr
 
             list(pool.map(keep, bounds[:-1], bounds[1:]))
             first += len(block)
-    return keyed.positions_of(best.ranked(depth))
+    return keyed.positions_of(best.largest(depth))
 
 
 @cache

@@ -113,7 +113,7 @@ class HybridIndex(Index):
 
                 list(pool.map(keep, bounds[:-1], bounds[1:]))
                 first += scores.shape[1]
-        return best.ranked(hits)
+        return np.sort(best.largest(hits), axis=1)[:, ::-1]
 
     def _dense_scores(self, vectors: Sequence[Vectors], queries: int) -> Iterator[npt.NDArray[np.float32]]:
         """Yield weighted sums of dense scores, [Q, B], for one block of documents at a time."""

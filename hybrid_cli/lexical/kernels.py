@@ -57,10 +57,10 @@ class Best(NamedTuple):
         """Return the hits of queries `begin` to `end` (exclusive), in the same memory."""
         return Best(*(values[begin:end] for values in self))
 
-    def ranked(self, hits: int) -> Array:
-        """Return keys [Q, hits], best first, of queries that have as many."""
+    def largest(self, hits: int) -> Array:
+        """Return keys [Q, hits], in any order, of queries that have as many."""
         self.keys[np.arange(self.keys.shape[1]) >= self.counts[:, None]] = 0  # leftovers of earlier selections
-        return np.sort(self.keys, axis=1)[:, : -hits - 1 : -1]
+        return np.partition(self.keys, -hits, axis=1)[:, -hits:]
 
 
 jit = partial(compilation.jit, error_model="numpy")
@@ -232,31 +232,26 @@ def transpose(positions: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, im
 
 @_inner
 def keep_largest(keys: Any, number: int, hits: int) -> None:
-    """Move the `hits` largest of the first `number` keys to the front, in any order (Hoare's selection).
+    """Move the `hits` largest of the first `number` keys, which differ, to the front, in any order.
 
-    Requires number > hits. Own loops because those of numba for np.partition and np.sort take 7 seconds to compile.
+    Own loops because those of numba for np.partition and np.sort take 7 seconds to compile; the inner one has no branch,
+    whose guesses would fail.
     """
     low, high = 0, number - 1
-    while low < high:
+    while low < hits <= high:
         middle = (low + high) // 2
         a, b, c = keys[low], keys[middle], keys[high]
-        pivot = max(min(a, b), min(max(a, b), c))
-        left, right = low, high
-        while left <= right:
-            while keys[left] > pivot:
-                left += 1
-            while keys[right] < pivot:
-                right -= 1
-            if left <= right:
-                keys[left], keys[right] = keys[right], keys[left]
-                left += 1
-                right -= 1
-        if hits - 1 <= right:
-            high = right
-        elif hits - 1 >= left:
-            low = left
+        place = low if (a > b) != (a > c) else middle if (b > a) != (b > c) else high  # of the median
+        pivot, keys[place], left = keys[place], c, low
+        for at in range(low, high):
+            key = keys[at]
+            keys[at], keys[left] = keys[left], key
+            left += key > pivot
+        keys[high], keys[left] = keys[left], pivot
+        if left < hits:
+            low = left + 1
         else:
-            return
+            high = left - 1
 
 
 @_inner
@@ -464,14 +459,13 @@ def inner_products(vectors: Any, queries: Any, rows: Any, products: Any) -> None
         rows: [Q, K] vectors of each query, ascending: all queries read those of a block while it is in the cache.
         products: [Q, K] float32; filled in.
     """
-    width, depth = queries.shape[1], rows.shape[1]
+    values, width, depth = vectors.view(np.float32), queries.shape[1], rows.shape[1]
     whole, cursors = width // 16 * 16, np.zeros(len(queries), np.int64)
     for end in range(_CACHED, len(vectors) // (4 * width) + _CACHED, _CACHED):
         for number in range(len(queries)):
             query, at = queries[number], cursors[number]
             while at < depth and rows[number, at] < end:
-                begin = rows[number, at] * 4 * width
-                vector = vectors[begin : begin + 4 * width].view(np.float32)
+                vector = values[rows[number, at] * width : (rows[number, at] + 1) * width]
                 a = b = c = d = np.float32(0)
                 for first in range(0, whole, 16):
                     for place in (first + 12, first + 8, first + 4, first):

@@ -122,12 +122,14 @@ class Hits:
             columns: further columns [n].
         """
         if scores.dtype == np.float32:  # query and score as one integer, which sorts faster
-            bits = (scores + np.float32(0)).view(np.uint32)  # 0 and -0 are equal
-            falling = np.where(bits >> np.uint32(31), bits, ~bits & np.uint32(0x7FFFFFFF))
-            best = np.argsort(queries.astype(np.uint64) << np.uint64(32) | falling)
+            bits = (scores + np.float32(0)).view(np.int32)  # 0 and -0 are equal
+            falling = (bits ^ (~(bits >> 31) & 0x7FFFFFFF)).view(np.uint32)
+            keys = queries.astype(np.uint64) << np.uint64(32) | falling
+            best = np.argsort(keys)
+            same = np.diff(keys[best]) == 0
         else:
             best = np.lexsort((-scores, queries))
-        same = (np.diff(queries[best]) == 0) & (np.diff(scores[best]) == 0)
+            same = (np.diff(queries[best]) == 0) & (np.diff(scores[best]) == 0)
         if same.any():
             tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
             groups = np.cumsum(~np.append(False, same))[tied]
