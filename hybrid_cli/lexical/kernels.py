@@ -234,8 +234,8 @@ def transpose(positions: Any, matrix: Any, idf: Any, cursor: Any, terms: Any, im
 def keep_largest(keys: Any, number: int, hits: int) -> None:
     """Move the `hits` largest of the first `number` keys, which differ, to the front, in any order.
 
-    Own loops because those of numba for np.partition and np.sort take 7 seconds to compile; the inner one has no branch,
-    whose guesses would fail.
+    Own loops because those of numba for np.partition and np.sort take 7 seconds to compile; the inner one has no
+    branch, whose guesses would fail.
     """
     low, high = 0, number - 1
     while low < hits <= high:
