@@ -681,6 +681,7 @@ class TextStore:
                         writer.write_batch(batch)
             file.flush()
             reader = pa.ipc.open_file(pa.py_buffer(mmap(file.fileno(), 0, access=ACCESS_READ)))
+        pa.default_memory_pool().release_unused()  # which would keep the memory of the reader of the corpora
         return [reader.get_batch(number) for number in range(reader.num_record_batches)]
 
     @cached_property
