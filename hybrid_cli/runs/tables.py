@@ -19,7 +19,7 @@ from hybrid_cli.storage import SCHEMAS, Kind
 _MANY = 4096  # ids, above which polars takes less time
 _FEW = 64  # known ids, for which a dictionary takes the least time
 _IN_DICTIONARY = 1 << 17  # sorted ids, of which a dictionary takes some 20 MB
-SCHEMA = pl.Schema(SCHEMAS[Kind.RUN])  # qid, docid, rank, score
+SCHEMA = pl.DataFrame(SCHEMAS[Kind.RUN].empty_table()).schema  # qid, docid, rank, score
 
 
 def empty() -> pl.DataFrame:
